@@ -1,0 +1,1 @@
+"""Where replacements, events and leases are kept: SQLite embedded, PostgreSQL for many machines."""
