@@ -1,7 +1,7 @@
 """What stands in for a range of a history: the values that plans make and the store keeps.
 
-A payload holds no word of the client's: only positions, part indexes and counts, which are rendered from
-the client's current messages when the surface is folded, and the summariser's own text.
+A payload holds no word of the client's: only positions, part indexes and counts, which are rendered
+from the client's current messages when the surface is folded, and the summariser's own text.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class ReplacementKind(StrEnum):
-    """What a replacement does. A `backoff` changes nothing on the surface: it remembers a refusal."""
+    """What a replacement does. A `backoff` changes no surface: it remembers a refusal."""
 
     SUMMARY = "summary"
     DIGEST = "digest"
@@ -33,8 +33,8 @@ class Scope:
 class NewReplacement:
     """What a plan asks the store to write: `history[start:end]` is replaced as `payload` says.
 
-    It applies iff `end_fingerprint`, the fingerprint after message `end - 1`, is in a request's chain.
-    `payload` can be written as JSON.
+    It applies iff `end_fingerprint`, the fingerprint after message `end - 1`, is in a request's
+    chain. `payload` can be written as JSON.
     """
 
     kind: ReplacementKind
