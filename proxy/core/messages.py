@@ -1,5 +1,5 @@
-"""Questions asked of wire messages. A message stays the mapping the client sent; nothing here copies,
-completes or re-models it, and every question has an answer for malformed input too."""
+"""Questions asked of wire messages. A message stays the mapping the client sent; nothing here
+copies, completes or re-models it, and every question has an answer for malformed input too."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -132,16 +132,6 @@ def tool_calls_of(message: Message) -> tuple[ToolCall, ...]:
 def is_result(message: Message) -> bool:
     """Whether the message is a tool's answer (`tool`, or the legacy `function`)."""
     return role_of(message) in RESULT_ROLES
-
-
-def answers(message: Message, call: ToolCall) -> bool:
-    """Whether this result names that call. A result that names none answers any call."""
-    if role_of(message) == "function":
-        return call.legacy and message.get("name") == call.name
-    if call.legacy:
-        return False
-    named = message.get("tool_call_id")
-    return not isinstance(named, str) or named == call.id
 
 
 def is_real_user(message: Message) -> bool:

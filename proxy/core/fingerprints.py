@@ -1,0 +1,114 @@
+"""Who a conversation is: a chain of keyed hashes over what its messages mean, so that the same
+history is recognised however a client serialises it, and nothing stored can be guessed."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any
+from urllib.parse import urlsplit
+
+from proxy.core.messages import (
+    Message,
+    part_text,
+    parts_of,
+    role_of,
+    tool_calls_of,
+)
+from proxy.core.ranges import Pairing
+
+FINGERPRINT_BYTES = 16
+
+# Query parameters that sign a URL and change at every request: S3, GCS, Azure SAS, CloudFront.
+_SIGNATURE_PARAMETERS = frozenset(
+    {"signature", "sig", "se", "sp", "sv", "sr", "st", "spr", "skoid", "sktid", "skt", "ske", "sks"}
+    | {"skv", "expires", "policy", "key-pair-id", "awsaccesskeyid", "googleaccessid", "token"}
+)
+_SIGNATURE_PREFIXES = ("x-amz-", "x-goog-")
+_VOLATILE_PART_FIELDS = frozenset({"cache_control", "annotations", "id", "status", "detail"})
+
+
+def _hash(key: bytes, pieces: Iterable[bytes]) -> bytes:
+    state = blake2b(key=key[:64], digest_size=FINGERPRINT_BYTES)
+    for piece in pieces:
+        state.update(len(piece).to_bytes(8, "big"))
+        state.update(piece)
+    return state.digest()
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def unsigned_url(url: str) -> str:
+    """A remote URL without the query parameters that only sign it."""
+    try:
+        split = urlsplit(url)
+    except ValueError:
+        return url
+    if not split.query:
+        return url
+    kept = [
+        pair
+        for pair in split.query.split("&")
+        if (name := pair.split("=", 1)[0].lower()) not in _SIGNATURE_PARAMETERS
+        and not name.startswith(_SIGNATURE_PREFIXES)
+    ]
+    return split._replace(query="&".join(kept)).geturl()
+
+
+def _image_url(part: Mapping[str, Any]) -> str | None:
+    image = part.get("image_url")
+    if isinstance(image, Mapping):
+        image = image.get("url")
+    return image if isinstance(image, str) else None
+
+
+def _part_pieces(part: Any) -> tuple[bytes, bytes]:
+    text = part_text(part)
+    if text is not None:
+        return b"text", _bytes(text)
+    if isinstance(part, Mapping):
+        url = _image_url(part)
+        if url is not None and url[:5].lower() == "data:":
+            return b"image", _bytes(url[url.find(",") + 1 :])
+        if url is not None:
+            return b"image-url", _bytes(unsigned_url(url))
+        part = {k: v for k, v in part.items() if k not in _VOLATILE_PART_FIELDS and v is not None}
+    return b"part", _bytes(json.dumps(part, sort_keys=True, default=str))
+
+
+def meaning(key: bytes, message: Message) -> bytes:
+    """Hash of what one message means by itself: role, name, content, calls.
+
+    Null and empty fields, cache markers, reasoning, annotations, ids and status are left out,
+    because clients drop, add or move them between turns.
+    """
+    pieces: list[bytes] = [_bytes(role_of(message))]
+    name = message.get("name")
+    if isinstance(name, str) and name:
+        pieces += (b"name", _bytes(name))
+    for part in parts_of(message):
+        kind, value = _part_pieces(part)
+        if value:
+            pieces += (kind, value)
+    refusal = message.get("refusal")
+    if isinstance(refusal, str) and refusal:
+        pieces += (b"text", _bytes(refusal))
+    for index, call in enumerate(tool_calls_of(message)):
+        pieces += (b"call", b"%d" % index, _bytes(call.name), _bytes(call.arguments))
+    return _hash(key, pieces)
+
+
+def chain(key: bytes, meanings: Sequence[bytes], pairing: Pairing) -> tuple[bytes, ...]:
+    """The fingerprint after each message: hash(fingerprint before, digest of the message).
+
+    A result's digest holds which call of its unit it answers, in place of the call's id.
+    """
+    before = b""
+    prints: list[bytes] = []
+    for position, value in enumerate(meanings):
+        answer = pairing.answers.get(position)
+        place = b"" if answer is None else b"%d.%d" % (answer.distance, answer.call_index)
+        before = _hash(key, (before, value, place))
+        prints.append(before)
+    return tuple(prints)

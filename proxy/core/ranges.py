@@ -1,0 +1,207 @@
+"""Where a history may be cut. Results pair with calls by position, because real histories reuse
+ids, answer out of order and interleave; what belongs together is one unit, and cuts fall only
+between units."""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from proxy.core.messages import Message, ToolCall, is_result, role_of, tool_calls_of
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Which call a result answers: the call's message, its index there, and how many
+    call-bearing messages lie between (0 = the nearest one)."""
+
+    call_position: int
+    call_index: int
+    distance: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """`history[start:end]`, which may not be cut; `open` while a call in it still waits."""
+
+    start: int
+    end: int
+    open: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pairing:
+    """The calls and results of one history, paired, and the units that follow from it."""
+
+    answers: dict[int, Answer]
+    unanswered: tuple[tuple[int, int], ...]
+    units: tuple[Unit, ...]
+
+    def cuts(self) -> tuple[int, ...]:
+        """The positions at which this history may be cut, 0 and its end included."""
+        return (0, *(unit.end for unit in self.units))
+
+    def strands(self, start: int, end: int) -> bool:
+        """Whether taking `[start, end)` away would part a result from its call."""
+        return any(
+            (start <= answer.call_position < end) != (start <= position < end)
+            for position, answer in self.answers.items()
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    position: int
+    index: int
+    block: int
+    name: tuple[bool, str | None]
+
+
+class _Pairer:
+    """Calls that still wait for a result, found in constant time by the name a result gives."""
+
+    def __init__(self) -> None:
+        self.unanswered: list[tuple[int, int]] = []
+        self._waiting: dict[tuple[int, int], _Waiting] = {}
+        self._by_name: dict[tuple[bool, str | None], deque[_Waiting]] = {}
+
+    def ask(self, position: int, calls: Sequence[ToolCall], block: int) -> None:
+        names = [(call.legacy, call.name if call.legacy else call.id) for call in calls]
+        for name in set(names):
+            queue = self._by_name.get(name)
+            # One id in every turn is common: a newer call of that id takes it over,
+            # unless the two messages stand side by side.
+            while queue and queue[0].block < block:
+                entry = self._take_first(queue)
+                self.unanswered.append((entry.position, entry.index))
+        for index, name in enumerate(names):
+            entry = _Waiting(position, index, block, name)
+            self._waiting[position, index] = entry
+            self._by_name.setdefault(name, deque()).append(entry)
+
+    def answer(self, result: Message) -> _Waiting | None:
+        if role_of(result) == "function":
+            queue = self._by_name.get((True, result.get("name")))
+        elif isinstance(named := result.get("tool_call_id"), str):
+            queue = self._by_name.get((False, named))
+        else:
+            first = next((e for e in self._waiting.values() if not e.name[0]), None)
+            queue = None if first is None else self._by_name[first.name]
+        return self._take_first(queue) if queue else None
+
+    def give_up(self) -> None:
+        self.unanswered.extend(self._waiting)
+        self._waiting.clear()
+        self._by_name.clear()
+
+    def _take_first(self, queue: deque[_Waiting]) -> _Waiting:
+        entry = queue.popleft()
+        del self._waiting[entry.position, entry.index]
+        return entry
+
+
+def pair(history: Sequence[Message]) -> Pairing:
+    """Pair the calls of `history` with their results and derive its units.
+
+    Decided from left to right, so that appending messages never changes an earlier pair.
+    """
+    found: dict[int, Answer] = {}
+    pairer = _Pairer()
+    ordinal: dict[int, int] = {}
+    block, previous_calls = 0, False
+    for position, message in enumerate(history):
+        calls = tool_calls_of(message)
+        if calls:
+            block = block if previous_calls else position
+            pairer.ask(position, calls, block)
+            ordinal[position] = len(ordinal)
+        elif role_of(message) == "assistant":
+            pairer.give_up()
+        elif is_result(message) and (entry := pairer.answer(message)) is not None:
+            distance = len(ordinal) - 1 - ordinal[entry.position]
+            found[position] = Answer(entry.position, entry.index, distance)
+        previous_calls = bool(calls)
+    pairer.give_up()
+    missing = tuple(sorted(pairer.unanswered))
+    return Pairing(found, missing, _units(history, found, missing))
+
+
+def _units(
+    history: Sequence[Message],
+    found: dict[int, Answer],
+    missing: tuple[tuple[int, int], ...],
+) -> tuple[Unit, ...]:
+    reach = list(range(1, len(history) + 1))
+    for position, answer in found.items():
+        reach[answer.call_position] = max(reach[answer.call_position], position + 1)
+    still_open = _open_positions(history, missing)
+    units: list[Unit] = []
+    start = 0
+    while start < len(history):
+        end = reach[start]
+        index = start
+        while index < end:
+            end = max(end, reach[index])
+            index += 1
+        while end < len(history) and is_result(history[end]) and end not in found:
+            end += 1
+        waits = any(position in still_open for position in range(start, end))
+        units.append(Unit(start, end, waits))
+        start = end
+    return tuple(units)
+
+
+def _open_positions(
+    history: Sequence[Message], missing: tuple[tuple[int, int], ...]
+) -> frozenset[int]:
+    """Messages whose calls may still be answered: no assistant message follows their block.
+
+    Call-bearing messages that stand side by side are one block, since some adapters split the
+    parallel calls of one turn over several messages.
+    """
+    last_block_start = len(history)
+    for position in range(len(history) - 1, -1, -1):
+        if role_of(history[position]) != "assistant":
+            continue
+        if not tool_calls_of(history[position]):
+            return frozenset()
+        last_block_start = position
+        while last_block_start > 0 and tool_calls_of(history[last_block_start - 1]):
+            last_block_start -= 1
+        break
+    return frozenset(position for position, _ in missing if position >= last_block_start)
+
+
+@dataclass(frozen=True, slots=True)
+class PricedUnit:
+    """A stretch of the surface that may not be cut: its history range, message count and price."""
+
+    start: int
+    end: int
+    tokens: int
+    messages: int = 1
+    open: bool = False
+
+
+def retained_cut(
+    units: Sequence[PricedUnit], retain_tokens: int, *, keep_messages: int | None = None
+) -> int:
+    """The history position at which the retained tail starts; 0 where nothing would be replaced.
+
+    Walks from the end, adding units until they hold `retain_tokens` (or `keep_messages` messages,
+    when given). At least the newest unit is kept, and the cut never lies behind an open unit.
+    """
+    if not units:
+        return 0
+    tokens = messages = 0
+    cut = 0
+    for unit in reversed(units):
+        tokens += unit.tokens
+        messages += unit.messages
+        cut = unit.start
+        enough = tokens >= retain_tokens if keep_messages is None else messages >= keep_messages
+        if enough:
+            break
+    for unit in units:
+        if unit.open:
+            return min(cut, unit.start)
+    return cut
