@@ -1,0 +1,160 @@
+"""Bytes to a chat request and back. What is not replaced is spliced, never re-encoded: the raw
+bytes of every other field and of every message kept stand in the new body as they were sent."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from proxy.core.messages import Message, head_length
+
+_RAW_BODY = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_RAW_LIST = msgspec.json.Decoder(list[msgspec.Raw])
+_ANY = msgspec.json.Decoder()
+_MESSAGE = msgspec.json.Decoder(dict[str, Any])
+_ENCODER = msgspec.json.Encoder()
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """A chat-completions request: its bytes, and what was read of them.
+
+    `fields` holds the raw JSON of every top-level field in the client's order, with nothing but
+    the place of `messages`; `params` the decoded values of all but `messages`. `raw_messages[i]`
+    are the bytes of `messages[i]`.
+    """
+
+    body: bytes = field(repr=False)
+    fields: Mapping[str, bytes] = field(repr=False)
+    params: Mapping[str, Any] = field(repr=False)
+    messages: tuple[Message, ...] = field(repr=False)
+    raw_messages: tuple[bytes, ...] = field(repr=False)
+    head_length: int
+    model: str
+    stream: bool
+
+    @property
+    def head(self) -> tuple[Message, ...]:
+        """The leading system and developer messages."""
+        return self.messages[: self.head_length]
+
+    @property
+    def history(self) -> tuple[Message, ...]:
+        """The messages after the head."""
+        return self.messages[self.head_length :]
+
+    @property
+    def raw_history(self) -> tuple[bytes, ...]:
+        """The bytes of the messages after the head."""
+        return self.raw_messages[self.head_length :]
+
+
+def read_chat(body: bytes, *, default_model: str = "") -> ChatRequest | None:
+    """The chat request in `body`, or None when it cannot be read as one and should just be relayed.
+
+    `default_model` is what the path names (Azure's deployments) for a body without `model`.
+    """
+    try:
+        return _read(body, default_model)
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError):
+        pass
+    except RecursionError:
+        return None
+    try:
+        return _read_leniently(body, default_model)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _read(body: bytes, default_model: str) -> ChatRequest | None:
+    raw_fields = _RAW_BODY.decode(body)
+    listed = raw_fields.get("messages", msgspec.Raw(b"null"))
+    if bytes(memoryview(listed)[:1]) != b"[":
+        return None
+    raw_messages = tuple(bytes(raw) for raw in _RAW_LIST.decode(listed))
+    fields = {key: b"" if key == "messages" else bytes(raw) for key, raw in raw_fields.items()}
+    if not all(raw.startswith(b"{") for raw in raw_messages):
+        return None
+    messages = tuple(_MESSAGE.decode(raw) for raw in raw_messages)
+    params = {key: _ANY.decode(raw) for key, raw in fields.items() if key != "messages"}
+    return _request(body, fields, params, (messages, raw_messages), default_model)
+
+
+def _read_leniently(body: bytes, default_model: str) -> ChatRequest | None:
+    """Lone surrogates, which clients that cut strings send, pass only through the json module.
+
+    Values stay the same; text that must be written again gets ASCII escapes.
+    """
+    decoded = json.loads(body)
+    if not isinstance(decoded, dict) or not isinstance(decoded.get("messages"), list):
+        return None
+    messages = decoded["messages"]
+    if not all(isinstance(message, dict) for message in messages):
+        return None
+    fields = {
+        key: b"" if key == "messages" else json.dumps(value).encode()
+        for key, value in decoded.items()
+    }
+    raw_messages = tuple(json.dumps(message).encode() for message in messages)
+    params = {key: value for key, value in decoded.items() if key != "messages"}
+    return _request(body, fields, params, (tuple(messages), raw_messages), default_model)
+
+
+def _request(
+    body: bytes,
+    fields: Mapping[str, bytes],
+    params: Mapping[str, Any],
+    messages: tuple[tuple[Message, ...], tuple[bytes, ...]],
+    default_model: str,
+) -> ChatRequest | None:
+    parsed, raw = messages
+    if not parsed:
+        return None
+    model = params.get("model", default_model)
+    if not isinstance(model, str):
+        return None
+    return ChatRequest(
+        body=body,
+        fields=fields,
+        params=params,
+        messages=parsed,
+        raw_messages=raw,
+        head_length=head_length(parsed),
+        model=model or default_model,
+        stream=params.get("stream") is True,
+    )
+
+
+def encode_message(message: Message) -> bytes:
+    """A message of ours, or one that we edited, as JSON; the same mapping gives the same bytes."""
+    return encode(message)
+
+
+def encode(value: Any) -> bytes:
+    """Any JSON value as bytes; lone surrogates are written as ASCII escapes."""
+    try:
+        return _ENCODER.encode(value)
+    except (UnicodeEncodeError, msgspec.MsgspecError, OverflowError):
+        return json.dumps(value, separators=(",", ":")).encode()
+
+
+def join_messages(raw_messages: Sequence[bytes]) -> bytes:
+    """The JSON list of messages whose bytes are given."""
+    return b"[" + b",".join(raw_messages) + b"]"
+
+
+def splice(fields: Mapping[str, bytes], changed: Mapping[str, bytes | None]) -> bytes:
+    """The object with some fields replaced, added, or (None) left out; the others verbatim."""
+    merged: dict[str, bytes | None] = {**fields, **changed}
+    return (
+        b"{"
+        + b",".join(encode(key) + b":" + raw for key, raw in merged.items() if raw is not None)
+        + b"}"
+    )
+
+
+def with_messages(request: ChatRequest, raw_messages: Sequence[bytes]) -> bytes:
+    """The request's body with other messages and nothing else changed."""
+    return splice(request.fields, {"messages": join_messages(raw_messages)})
