@@ -55,11 +55,12 @@ def box(kind: bytes, *content: bytes) -> bytes:
     return struct.pack(">L4s", 8 + len(joined), kind) + joined
 
 
-def avif(width: int, height: int, brand: bytes = b"avif") -> bytes:
+def avif(width: int, height: int, brand: bytes = b"avif", quarter_turns: int = 0) -> bytes:
+    turn = box(b"irot", bytes([quarter_turns])) if quarter_turns else b""
     sides = box(b"ispe", b"\0" * 4, struct.pack(">LL", width, height))
     places = box(b"ipma", b"\0" * 4, struct.pack(">LHBB", 1, 1, 1, 1))
     primary = box(b"pitm", b"\0" * 4, struct.pack(">H", 1))
-    meta = box(b"meta", b"\0" * 4, primary, box(b"iprp", box(b"ipco", sides), places))
+    meta = box(b"meta", b"\0" * 4, primary, box(b"iprp", box(b"ipco", sides, turn), places))
     return box(b"ftyp", brand, b"\0" * 4, b"mif1", brand) + meta + box(b"mdat", b"\0" * 64)
 
 
@@ -89,6 +90,8 @@ IMAGES = {
     "webp, lossless": (webp_lossless(386, 395), ImageSize("image/webp", 386, 395)),
     "webp, extended": (webp_extended(4000, 30), ImageSize("image/webp", 4000, 30)),
     "avif": (avif(1204, 800), ImageSize("image/avif", 1204, 800)),
+    "avif, turned": (avif(1204, 800, quarter_turns=3), ImageSize("image/avif", 800, 1204)),
+    "avif, upside down": (avif(1204, 800, quarter_turns=2), ImageSize("image/avif", 1204, 800)),
     "heic": (avif(4032, 3024, b"heic"), ImageSize("image/heic", 4032, 3024)),
     "jpeg": (jpeg(4032, 3024), ImageSize("image/jpeg", 4032, 3024)),
     "jpeg, upside down": (jpeg(4032, 3024, exif(3)), ImageSize("image/jpeg", 4032, 3024)),
