@@ -1,0 +1,383 @@
+"""What to replace, and whether it is worth it: plans made on a priced surface, and the checks that
+a finished compaction must pass. Design sections 8 and 9; every number here is theirs."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from proxy.core.frame import choose_fence, first_words
+from proxy.core.messages import HEAD_ROLES, Message, is_real_user, role_of, text_of
+from proxy.core.pruning import Cut, cuts_to_payload, oversized_parts
+from proxy.core.ranges import Pairing, PricedUnit, retained_cut
+from proxy.core.replacements import NewReplacement, Replacement, ReplacementKind
+from proxy.core.rules import choose_rules, find_rules
+from proxy.core.surface import RANGE_KINDS, Surface
+
+MIN_NEW_TOKENS = 256
+FRAME_TOKENS = 120  # preamble, delimiters and headings of the frame, measured with o200k_base
+SHRUNK_CHARS = 1024  # the least that stays of a tool result cut as a last resort; chosen
+
+Count = Callable[[str], int]
+
+
+class Cause(StrEnum):
+    """Why a compaction runs."""
+
+    PRESSURE = "pressure"
+    OVERFLOW = "overflow"
+    MANUAL = "manual"
+
+
+class Reason(StrEnum):
+    """Values of `x-tidegate-reason`: why something was not done, or not done in full."""
+
+    ENVELOPE_TOO_LARGE = "envelope-too-large"
+    FLOOR_OVER_TRIGGER = "floor-over-trigger"
+    NOT_ENOUGH_NEW = "not-enough-new"
+    BACKING_OFF = "backing-off"
+    SUMMARY_FAILED = "summary-failed"
+    SUMMARY_TIMEOUT = "summary-timeout"
+    BREAKER_OPEN = "breaker-open"
+    INVALID_BUDGET = "invalid-budget"
+    UNKNOWN_WINDOW = "unknown-window"
+    UNSTABLE_HISTORY = "unstable-history"
+    WINDOW_STATED = "window-stated"
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A request's history as folded and priced: what plans are made on.
+
+    `item_tokens` prices `surface.items`, `history_tokens` the messages as the client sent them,
+    `fixed_tokens` the head and everything outside `messages`; all scaled. `total_tokens` is what
+    decides: scaled, or from the provider's own figure.
+    """
+
+    history: tuple[Message, ...]
+    pairing: Pairing
+    chain: tuple[bytes, ...]
+    applied: tuple[Replacement, ...]
+    surface: Surface
+    item_tokens: tuple[int, ...]
+    history_tokens: tuple[int, ...]
+    fixed_tokens: int
+    total_tokens: int
+
+    def units(self) -> tuple[PricedUnit, ...]:
+        """The surface as stretches that may not be cut, with their prices."""
+        return tuple(
+            PricedUnit(
+                start=s.start,
+                end=s.end,
+                tokens=sum(self.item_tokens[s.first : s.last]),
+                messages=s.last - s.first,
+                open=s.open,
+            )
+            for s in self.surface.stretches
+        )
+
+    def leading_end(self) -> int:
+        """Where the history goes on after the earlier summary; 0 without one."""
+        leading = self.surface.leading()
+        return leading.end if leading is not None else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """What a compaction must reach: T, what the window leaves for the prompt, and R.
+
+    `share_tokens` is A = T - head - tools, of which kept words and the summary get shares.
+    """
+
+    cause: Cause
+    trigger_tokens: int | None
+    limit_tokens: int | None
+    retain_tokens: int
+    share_tokens: int
+    keep_messages: int | None = None
+
+    def tail_tokens(self) -> int:
+        """How much of the newest stays: R, under pressure at most a quarter of A."""
+        if self.cause is Cause.PRESSURE:
+            return min(self.retain_tokens, self.share_tokens // 4)
+        return self.retain_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """How much of the user's own words a frame may hold, and how it is written."""
+
+    keep_first_tokens: int = 2000
+    keep_rules_tokens: int = 2000
+    summary_max_tokens: int = 8192
+    role_alternation: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RangePlan:
+    """`history[0:end]` shall be replaced; `frame` is the payload but for the summary itself."""
+
+    end: int
+    end_fingerprint: bytes
+    range_tokens: int
+    new_tokens: int
+    summary_cap_tokens: int
+    frame: dict[str, Any]
+    dropped_instructions: int
+
+
+def verbatim_positions(
+    view: View, cut: int, cap_tokens: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The positions below `cut` that follow the frame word for word, and those left out.
+
+    System and developer messages met in the range (identical ones once, the last; newest first up
+    to the cap), and the newest real user message when the cut left it behind.
+    """
+    kept: list[int] = []
+    left_out: list[int] = []
+    seen: set[str] = set()
+    spent = 0
+    for position in range(cut - 1, -1, -1):
+        message = view.history[position]
+        if role_of(message) not in HEAD_ROLES:
+            continue
+        text = text_of(message)
+        if text in seen:
+            continue
+        seen.add(text)
+        if spent + view.history_tokens[position] <= cap_tokens:
+            spent += view.history_tokens[position]
+            kept.append(position)
+        else:
+            left_out.append(position)
+    newest = newest_user(view.history)
+    if newest is not None and newest < cut:
+        kept.append(newest)
+    return tuple(sorted(kept)), tuple(sorted(left_out))
+
+
+def newest_user(history: Sequence[Message]) -> int | None:
+    """The position of the newest user message with something in it."""
+    for position in range(len(history) - 1, -1, -1):
+        if is_real_user(history[position]):
+            return position
+    return None
+
+
+def first_user(history: Sequence[Message]) -> int | None:
+    """The position of the first user message with something in it."""
+    return next((p for p, message in enumerate(history) if is_real_user(message)), None)
+
+
+def frame_words(
+    view: View, cut: int, share_tokens: int, words: Words, count: Count
+) -> tuple[dict[str, Any], tuple[int, ...]]:
+    """The payload of a frame but for its summary, and the instructions that found no room."""
+    kept, left_out = verbatim_positions(view, cut, share_tokens // 8)
+    first = first_user(view.history)
+    quoted: dict[str, Any] | None = None
+    first_cap = min(words.keep_first_tokens, share_tokens // 16)
+    if first is not None and first < cut and first not in kept and first_cap > 0:
+        span = first_words(view.history[first], cap_tokens=first_cap, count=count)
+        quoted = {"position": first, **span}
+    users = [p for p in range(cut) if role_of(view.history[p]) == "user" and p not in kept]
+    rules, missing = choose_rules(
+        find_rules(view.history, users),
+        view.history,
+        cap_tokens=min(words.keep_rules_tokens, share_tokens // 16),
+        count=count,
+    )
+    payload = {
+        "format": 1,
+        "first": quoted,
+        "rules": [{"position": rule.position, "line": rule.line} for rule in rules],
+        "left_out": missing,
+        "kept": list(kept),
+        "merge": words.role_alternation,
+    }
+    return payload, left_out
+
+
+def floor_tokens(view: View, aim: Aim, words: Words, *, shrunk: bool = False) -> int:
+    """Head, tools, verbatim parts and newest unit: what no compaction can remove.
+
+    `shrunk` prices the oversized tool results of the tail as the last resort would leave them.
+    """
+    units = view.units()
+    cut = retained_cut(units, 0)
+    tail = 0
+    for stretch, unit in zip(view.surface.stretches, units, strict=True):
+        if stretch.start < cut:
+            continue
+        tail += unit.tokens
+        if shrunk:
+            tail -= sum(
+                _shrinkable_tokens(view, index) for index in range(stretch.first, stretch.last)
+            )
+    if cut == 0:
+        return view.fixed_tokens + tail
+    kept, _ = verbatim_positions(view, cut, aim.share_tokens // 8)
+    verbatim = sum(view.history_tokens[position] for position in kept)
+    first = first_user(view.history)
+    quoted = 0
+    if first is not None and first < cut and first not in kept:
+        quoted = min(words.keep_first_tokens, aim.share_tokens // 16, view.history_tokens[first])
+    return view.fixed_tokens + tail + verbatim + max(quoted, 0) + FRAME_TOKENS
+
+
+def _shrinkable_tokens(view: View, index: int) -> int:
+    """What the last resort can take off one item; results that are not oversized stay whole."""
+    item = view.surface.items[index]
+    if not oversized_parts(item.message):
+        return 0
+    chars = len(text_of(item.message))
+    return view.item_tokens[index] * max(chars - SHRUNK_CHARS, 0) // max(chars, 1)
+
+
+def plan_range(
+    view: View, aim: Aim, words: Words, count: Count, *, tail_tokens: int | None = None
+) -> RangePlan | None:
+    """What to summarise: `[0, cut)`; None when at most an earlier summary could be replaced."""
+    units = view.units()
+    retain = aim.tail_tokens() if tail_tokens is None else tail_tokens
+    keep = aim.keep_messages if tail_tokens is None else None
+    cut = retained_cut(units, retain, keep_messages=keep)
+    if cut <= view.leading_end():
+        return None
+    range_tokens = sum(unit.tokens for unit in units if unit.end <= cut)
+    new_tokens = sum(
+        unit.tokens for unit in units if view.leading_end() <= unit.start and unit.end <= cut
+    )
+    frame, dropped = frame_words(view, cut, aim.share_tokens, words, count)
+    cap = min(words.summary_max_tokens, aim.share_tokens // 6, range_tokens // 2)
+    return RangePlan(
+        end=cut,
+        end_fingerprint=view.chain[cut - 1],
+        range_tokens=range_tokens,
+        new_tokens=new_tokens,
+        summary_cap_tokens=max(cap, 16),
+        frame=frame,
+        dropped_instructions=len(dropped),
+    )
+
+
+def why_not(view: View, aim: Aim, words: Words, plan: RangePlan | None) -> Reason | None:
+    """Why a pressure summary is not worth a call; holds only while the total fits the window.
+
+    The caller has already asked whether the total exceeds `limit_tokens`.
+    """
+    trigger = aim.trigger_tokens
+    if trigger is None:
+        return None
+    floor = floor_tokens(view, aim, words)
+    if floor >= trigger:
+        return Reason.FLOOR_OVER_TRIGGER
+    if plan is None or plan.new_tokens < max(MIN_NEW_TOKENS, (trigger - floor) // 4):
+        return Reason.NOT_ENOUGH_NEW
+    revoked_end = max((r.end for r in view.applied if r.revoked), default=0)
+    if plan.end <= revoked_end:
+        return Reason.NOT_ENOUGH_NEW
+    backoff = latest_backoff(view.applied)
+    if backoff is not None:
+        payload = backoff.payload
+        if view.total_tokens < payload["total_tokens"] + payload["needs_tokens"]:
+            return Reason.BACKING_OFF
+    return None
+
+
+def latest_backoff(applied: Sequence[Replacement]) -> Replacement | None:
+    """The newest backoff that no effective compaction has followed."""
+    deciding = (r for r in applied if r.kind is ReplacementKind.BACKOFF or r.kind in RANGE_KINDS)
+    newest = max(deciding, key=lambda r: r.order, default=None)
+    if newest is None or newest.kind is not ReplacementKind.BACKOFF:
+        return None
+    return newest
+
+
+def backoff_after(
+    view: View, aim: Aim, words: Words, *, end: int, earlier: Replacement | None
+) -> NewReplacement | None:
+    """What is remembered of a compaction that helped little or failed: how much must come first."""
+    if aim.trigger_tokens is None:
+        return None
+    room = max(aim.trigger_tokens - floor_tokens(view, aim, words), 0) // 4
+    times = 1 if earlier is None else int(earlier.payload["times"]) + 1
+    return NewReplacement(
+        kind=ReplacementKind.BACKOFF,
+        start=0,
+        end=end,
+        end_fingerprint=view.chain[end - 1],
+        payload={
+            "total_tokens": view.total_tokens,
+            "needs_tokens": max(room, MIN_NEW_TOKENS) * 2 ** min(times - 1, 16),
+            "times": times,
+        },
+    )
+
+
+def plan_prune(view: View, *, newest_too: bool) -> tuple[NewReplacement, ...]:
+    """Cuts for every over-long tool result on the surface; the newest unit's only when asked."""
+    tail_start = view.surface.stretches[-1].start if view.surface.stretches else 0
+    new: list[NewReplacement] = []
+    for item in view.surface.items:
+        if item.position is None or not item.as_sent:
+            continue
+        if item.position >= tail_start and not newest_too:
+            continue
+        cuts = oversized_parts(item.message)
+        if cuts:
+            new.append(edit(view, item.position, ReplacementKind.PRUNE, cuts_to_payload(cuts)))
+    return tuple(new)
+
+
+def edit(view: View, position: int, kind: ReplacementKind, payload: Any) -> NewReplacement:
+    """A replacement of one message's content."""
+    return NewReplacement(kind, position, position + 1, view.chain[position], payload)
+
+
+def shrink_candidates(view: View) -> tuple[int, ...]:
+    """Positions of the tail's oversized tool results, newest first, for the last resort."""
+    if not view.surface.stretches:
+        return ()
+    tail_start = view.surface.stretches[-1].start
+    return tuple(
+        item.position
+        for item in reversed(view.surface.items)
+        if item.position is not None
+        and item.position >= tail_start
+        and _longer_than_shrunk(view.history[item.position], item.message)
+    )
+
+
+def _longer_than_shrunk(original: Message, shown: Message) -> bool:
+    return bool(oversized_parts(original)) and len(text_of(shown)) > SHRUNK_CHARS
+
+
+def shrink_chars(view: View, position: int, over_tokens: int) -> int:
+    """How many code points of that result fit when `over_tokens` must go, a tenth to spare."""
+    index = next(i for i, item in enumerate(view.surface.items) if item.position == position)
+    tokens = max(view.item_tokens[index], 1)
+    chars = len(text_of(view.surface.items[index].message))
+    left = max(tokens - over_tokens - over_tokens // 10 - 64, 0)
+    return max(chars * left // tokens, SHRUNK_CHARS)
+
+
+def as_shrink(view: View, position: int, cuts: Sequence[Cut]) -> NewReplacement:
+    """The last resort's cut of one result, kept as a prune."""
+    return edit(view, position, ReplacementKind.PRUNE, cuts_to_payload(cuts))
+
+
+def with_summary(plan: RangePlan, summary: str) -> NewReplacement:
+    """The replacement that carries an accepted summary."""
+    payload = {**plan.frame, "summary": summary, "fence": choose_fence(summary)}
+    return NewReplacement(ReplacementKind.SUMMARY, 0, plan.end, plan.end_fingerprint, payload)
+
+
+def earlier_summary(view: View) -> str:
+    """The text of the summary that the range begins with, "" without one."""
+    leading = view.surface.leading()
+    if leading is None:
+        return ""
+    return str(leading.payload.get("summary") or leading.payload.get("earlier_summary") or "")

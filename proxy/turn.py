@@ -1,0 +1,111 @@
+"""One chat request on its walk: what was read, how it folds, what it weighs, what was done to it.
+Frozen; every step returns a new one."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from proxy.core.budget import Budget
+from proxy.core.compaction import Reason, View
+from proxy.core.ranges import Pairing
+from proxy.core.replacements import Replacement, Scope, generation_of
+from proxy.core.surface import Surface
+from proxy.relay import Caller
+from proxy.wire import ChatRequest, encode_message, with_messages
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Our own counts, unscaled: what the client sent, and what would be forwarded."""
+
+    client_tokens: int
+    surface_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A request, its place in a conversation, and its surface as it would be forwarded now."""
+
+    request: ChatRequest = field(repr=False)
+    caller: Caller = field(repr=False)
+    scope: Scope
+    pairing: Pairing = field(repr=False)
+    chain: tuple[bytes, ...] = field(repr=False)
+    applied: tuple[Replacement, ...] = field(repr=False)
+    surface: Surface = field(repr=False)
+    raw_items: tuple[bytes, ...] = field(repr=False)
+    budget: Budget
+    view: View | None = field(default=None, repr=False)
+    counted: Counted | None = None
+    bound_tokens: int | None = None
+    conversation: str = ""
+    actions: tuple[str, ...] = ()
+    reason: Reason | None = None
+    degraded: str | None = None
+    summary_tokens: int = 0
+
+    @property
+    def root(self) -> bytes:
+        """The fingerprint of the first message of the history; b"" for an empty history."""
+        return self.chain[0] if self.chain else b""
+
+    @property
+    def generation(self) -> int:
+        """How many replacements and revocations are recorded for this history."""
+        return generation_of(self.applied)
+
+    @property
+    def priced(self) -> View:
+        """The view, which pricing made; asking before is a mistake of ours."""
+        assert self.view is not None, "the turn was not priced"
+        return self.view
+
+    def did(self, action: str) -> "Turn":
+        """The same turn with one more action, named once."""
+        return self if action in self.actions else replace(self, actions=(*self.actions, action))
+
+    def because(self, reason: Reason | None) -> "Turn":
+        """The same turn with a reason; the last one given is shown."""
+        return self if reason is None else replace(self, reason=reason)
+
+    def body(self) -> bytes:
+        """What is forwarded: the client's own bytes when nothing is replaced."""
+        if not self.surface.replaced:
+            return self.request.body
+        head = self.request.raw_messages[: self.request.head_length]
+        return with_messages(self.request, (*head, *self.raw_items))
+
+
+def raw_items(request: ChatRequest, surface: Surface) -> tuple[bytes, ...]:
+    """The bytes of each item: the client's where it stands as sent, else ours."""
+    history = request.raw_history
+    return tuple(
+        history[item.position]
+        if item.as_sent and item.position is not None
+        else encode_message(item.message)
+        for item in surface.items
+    )
+
+
+def facts(turn: Turn) -> Mapping[str, str]:
+    """The response headers of design section 14, names without their `x-tidegate-` prefix."""
+    budget = turn.budget
+    tokens = before = ""
+    if turn.view is not None and turn.counted is not None:
+        tokens = str(turn.view.total_tokens)
+        before = tokens if not turn.surface.replaced else str(turn.counted.client_tokens)
+    elif turn.bound_tokens is not None:
+        tokens = before = f"<={turn.bound_tokens}"
+    window = budget.window_tokens
+    named: dict[str, str | None] = {
+        "conversation": turn.conversation,
+        "generation": str(turn.generation),
+        "tokens": tokens,
+        "tokens-before": before,
+        "window": "unknown" if window is None else str(window),
+        "trigger": None if budget.trigger_tokens is None else str(budget.trigger_tokens),
+        "action": ",".join(turn.actions) or "none",
+        "summary-tokens": str(turn.summary_tokens) if turn.summary_tokens else None,
+        "reason": None if turn.reason is None else turn.reason.value,
+        "degraded": turn.degraded,
+    }
+    return {name: value for name, value in named.items() if value}
