@@ -24,11 +24,12 @@ _LASTING_WORDS = (
     # German
     r"immer|niemals|nie|muss|musst|müssen|müsst|darf(?:st)? (?:nicht|kein\w*)|dürfen nicht",
     r"ab jetzt|ab sofort|von nun an|künftig|in zukunft|denke? daran|merke? dir",
-    r"achte darauf|stell(?:e)? sicher|auf keinen fall|unter keinen umständen|vermeide|bitte (?:nicht|kein\w*)",
+    r"achte darauf|stell(?:e)? sicher|auf keinen fall|unter keinen umständen",
+    r"vermeide|bitte (?:nicht|kein\w*)",
     # French
-    r"toujours|jamais|doi(?:s|t|vent)|devez|il faut|ne [\w']+ pas|n['’]\w+ pas|assure[z-]",
-    r"veille[zr]? à|désormais|dorénavant|à partir de maintenant|rappelle[z-]|souviens|évite[zr]?",
-    r"n['’]oublie[zs]?|en aucun cas",
+    r"toujours|jamais|doi(?:s|t|vent)|devez|il faut|ne [\w']+ pas|n['’]\w+ pas|assurez|assure-toi",
+    r"veille[zr]? à|désormais|dorénavant|à partir de maintenant|rappelez|rappelle-toi|souviens",
+    r"évite[zr]?|n['’]oublie[zs]?|en aucun cas",
     # Spanish and Portuguese
     r"siempre|nunca|jamás|deb(?:e|es|en|emos)|hay que|asegúrate|asegúrese|a partir de ahora",
     r"de ahora en adelante|recuerda|recuerde|no (?:uses|use|hagas|haga|olvides|olvide|debes)",
@@ -47,7 +48,8 @@ _LASTING_WORDS = (
     # Russian and Ukrainian
     r"всегда|никогда|долж(?:ен|на|но|ны)|обязательно|нельзя|отныне|впредь|(?:за)?помни(?:те)?",
     r"не (?:используй|делай|надо|нужно|трогай|меняй|пиши|удаляй|забудь|забывай)(?:те)?",
-    r"избегай(?:те)?|с этого момента|убеди(?:сь|тесь)|завжди|ніколи|обов['’]язково|повин(?:ен|на|ні)|не можна",
+    r"избегай(?:те)?|с этого момента|убеди(?:сь|тесь)|завжди|ніколи",
+    r"обов['’]язково|повин(?:ен|на|ні)|не можна",
     # Arabic, Hebrew, Hindi (spaced too)
     r"دائما|دائمًا|أبدا|أبدًا|يجب|لا تقم|لا تستخدم|من الآن فصاعدا|تأكد|تذكر",
     r"תמיד|אף פעם|לעולם לא|חייב|אסור|מעכשיו|זכור|אל ת\w+",
