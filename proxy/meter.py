@@ -1,0 +1,207 @@
+"""Counts the tokens of requests: each message once, long text off the event loop, never a download.
+
+What is counted is decided in `core.counting`; the provider's own figures are in `anchor_book`.
+Counts are ours, unscaled: whoever compares them with a budget scales them first.
+"""
+
+import asyncio
+from collections.abc import Mapping, MutableMapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import blake2b
+from threading import Lock
+from typing import Any
+
+import tiktoken
+from cachetools import LRUCache
+
+from proxy import vocabulary
+from proxy.core.counting import (
+    PRIMING_TOKENS,
+    CountedMessage,
+    counted,
+    estimated_tokens,
+    json_text,
+    pieces_of,
+)
+from proxy.core.image_prices import price_image
+from proxy.core.messages import Message
+from proxy.core.tool_text import EXTRA_FIELDS, extra_texts
+from proxy.image_sizes import part_size
+
+CACHE_ENTRIES = 65_536
+"""Messages remembered: about 15 MB, and 300 conversations of 200 messages. Chosen."""
+
+EXTRAS_CACHE_ENTRIES = 1024
+"""Sets of tools remembered; an agent sends the same set on every turn."""
+
+INLINE_BYTES = 32 * 1024
+"""New messages up to this size are counted at once: at most about 5 ms of the event loop, less
+than the way to a thread and back costs when the machine is busy. Larger ones go to a thread."""
+
+INLINE_DIGEST_BYTES = 2 * 1024 * 1024
+"""Bodies larger than this are looked up in the cache by a thread: hashing runs at about 1 GB/s."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageCount:
+    """The tokens of one message, by part. `images` holds audio and files too."""
+
+    content: int
+    calls: int
+    reasoning: int
+    images: int
+    marks: int
+
+    @property
+    def total(self) -> int:
+        """What the message counts."""
+        return self.content + self.calls + self.reasoning + self.images + self.marks
+
+
+class Meter:
+    """Token counts with a cache of messages and a few threads. One per process is enough."""
+
+    def __init__(self, *, cache_entries: int = CACHE_ENTRIES, threads: int = 2) -> None:
+        """Nothing is read yet; `prepare` reads the vocabularies ahead of the first request."""
+        self._lock = Lock()
+        self._messages: MutableMapping[bytes, int] = LRUCache(cache_entries)
+        self._extras: MutableMapping[bytes, int] = LRUCache(EXTRAS_CACHE_ENTRIES)
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="tidegate-meter")
+
+    async def prepare(self) -> None:
+        """Read both vocabularies in a thread, so that no request waits for them."""
+        loop = asyncio.get_running_loop()
+        for table in (vocabulary.O200K_BASE, vocabulary.CL100K_BASE):
+            await loop.run_in_executor(self._threads, vocabulary.load, table)
+
+    def close(self) -> None:
+        """Let the threads go; what they are counting is finished, what waits is dropped."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def count_text(self, text: str, model: str) -> int:
+        """The tokens of a text; what looks like a special token is plain text."""
+        encoding = vocabulary.encoding_for(model)
+        return sum(_piece_tokens(encoding, piece) for piece in pieces_of(text))
+
+    def count_parts(self, message: Message, model: str) -> MessageCount:
+        """The tokens of a message by part, not cached."""
+        of = counted(message)
+        return MessageCount(
+            content=self._texts(of.content, model),
+            calls=self._texts(of.calls, model),
+            reasoning=self._texts(of.reasoning, model),
+            images=_image_tokens(of, model),
+            marks=of.mark_tokens + self.count_text(of.name, model),
+        )
+
+    def count_message(self, raw: bytes, message: Message, model: str) -> int:
+        """The tokens of a message whose JSON is `raw`, from the cache if it was seen before."""
+        key = _key(raw, model)
+        with self._lock:
+            known = self._messages.get(key)
+        if known is not None:
+            return known
+        tokens = self.count_parts(message, model).total
+        with self._lock:
+            self._messages[key] = tokens
+        return tokens
+
+    async def count_messages(
+        self, items: Sequence[tuple[bytes, Message]], model: str
+    ) -> tuple[int, ...]:
+        """The tokens of each message, given with its JSON; only new ones are tokenised."""
+        if sum(len(raw) for raw, _ in items) > INLINE_DIGEST_BYTES:
+            return await self._in_thread(self._count_all, items, model)
+        with self._lock:
+            known = [self._messages.get(_key(raw, model)) for raw, _ in items]
+        missing = [item for item, tokens in zip(items, known, strict=True) if tokens is None]
+        if not missing:
+            found: tuple[int, ...] = ()
+        elif vocabulary.is_loaded(model) and sum(len(raw) for raw, _ in missing) <= INLINE_BYTES:
+            found = self._count_all(missing, model)
+        else:
+            found = await self._in_thread(self._count_all, missing, model)
+        new = iter(found)
+        return tuple(next(new) if tokens is None else tokens for tokens in known)
+
+    def count_extras(self, params: Mapping[str, Any], model: str) -> int:
+        """The tokens of a request beside its messages: tools, schemas and the reply's opening."""
+        extras = {field: params[field] for field in EXTRA_FIELDS if params.get(field) is not None}
+        if not extras:
+            return PRIMING_TOKENS
+        encoded = json_text(extras).encode("utf-8", "surrogatepass")
+        key = _key(encoded, model)
+        with self._lock:
+            known = self._extras.get(key)
+        if known is not None:
+            return known
+        texts, mark_tokens = extra_texts(extras, model)
+        # The form with spaces could, for lists of digits, take more tokens than the client's bytes.
+        tokens = PRIMING_TOKENS + min(mark_tokens + self._texts(texts, model), len(encoded))
+        with self._lock:
+            self._extras[key] = tokens
+        return tokens
+
+    def count_request(self, request: Mapping[str, Any], model: str) -> int:
+        """The tokens of a whole chat request that is at hand as values, not cached by message."""
+        messages = request.get("messages")
+        return self.count_extras(request, model) + sum(
+            self.count_parts(message, model).total
+            for message in (messages if isinstance(messages, list) else ())
+            if isinstance(message, Mapping)
+        )
+
+    def image_tokens(self, message: Message, model: str) -> int:
+        """The price of the images, audio and files of a message; a part of its count."""
+        return _image_tokens(counted(message), model)
+
+    def upper_bound(self, *, body_bytes: int, data_url_bytes: int, image_tokens: int) -> int:
+        """No request counts more than this: a token of text takes at least one byte.
+
+        `data_url_bytes` are the bytes of the body that hold images, which `image_tokens` price.
+        """
+        return max(0, body_bytes - data_url_bytes) + image_tokens
+
+    def _texts(self, texts: Sequence[str], model: str) -> int:
+        return sum(self.count_text(text, model) for text in texts)
+
+    def _count_all(self, items: Sequence[tuple[bytes, Message]], model: str) -> tuple[int, ...]:
+        return tuple(self.count_message(raw, message, model) for raw, message in items)
+
+    async def _in_thread(self, work: Any, *arguments: Any) -> tuple[int, ...]:
+        counts: tuple[int, ...] = await asyncio.get_running_loop().run_in_executor(
+            self._threads, work, *arguments
+        )
+        return counts
+
+
+def _key(raw: bytes, model: str) -> bytes:
+    # The model stands in the key: images cost by model, not by vocabulary.
+    return blake2b(raw, digest_size=16, key=_model_key(model)).digest()
+
+
+@lru_cache(maxsize=512)
+def _model_key(model: str) -> bytes:
+    return blake2b(model.encode("utf-8", "replace"), digest_size=16).digest()
+
+
+def _image_tokens(of: CountedMessage, model: str) -> int:
+    tokens = of.attachment_tokens
+    for image in of.images:
+        size = part_size(image)
+        width_px, height_px = (size.width_px, size.height_px) if size else (None, None)
+        tokens += price_image(model, width_px, height_px, image.detail)
+    return tokens
+
+
+def _piece_tokens(encoding: tiktoken.Encoding, piece: str) -> int:
+    try:
+        return len(encoding.encode_ordinary(piece))
+    except BaseException as error:
+        # tiktoken panics where its pattern runs out of stack; that is not an `Exception`, and its
+        # class cannot be imported. Pieces are short enough that this was never seen.
+        if type(error).__name__ != "PanicException":
+            raise
+        return estimated_tokens(piece)
