@@ -57,11 +57,11 @@ Headroom = int | Literal["auto"] | None
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What the operator asked for; None is "not set": its default can depend on the window."""
+    """What the operator asked for; None is "not set"; a default may depend on the window."""
 
     trigger_percent: int = TRIGGER_PERCENT
     headroom_tokens: Headroom = None
-    retain_percent: int | None = None
+    retain_percent: int = RETAIN_PERCENT
     retain_tokens: int | None = None
     keep: Measure | None = None
     triggers: tuple[Measure, ...] = ()
@@ -72,8 +72,9 @@ class Policy:
 
     @property
     def retention_given(self) -> bool:
-        """Whether the operator said how much stays word for word."""
-        return (self.retain_percent, self.retain_tokens, self.keep) != (None, None, None)
+        """Whether the operator asked for another retention than the default."""
+        asked = self.retain_tokens is not None or self.keep is not None
+        return asked or self.retain_percent != RETAIN_PERCENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,8 +244,7 @@ def _with_retention(budget: Budget, policy: Policy) -> Budget:
     whole = prompt_limit
     if budget.window_tokens is not None:
         whole = budget.window_tokens - budget.output_tokens
-    percent = RETAIN_PERCENT if policy.retain_percent is None else policy.retain_percent
-    retain = whole * percent // 100
+    retain = whole * policy.retain_percent // 100
     formula, trigger = _formula_trigger(budget, policy), budget.trigger_tokens
     if formula is not None and trigger is not None and trigger < formula:
         # An operator who lowers T and says nothing of R did not ask for R >= T.
@@ -289,20 +289,9 @@ def fired_at(budget: Budget, total_tokens: int) -> Budget:
 
 def contradictions(policy: Policy, window_tokens: int | None = None) -> tuple[str, ...]:
     """What no request could satisfy, each as a sentence; the empty tuple when all is well."""
-    given = [
-        name
-        for name, value in (
-            ("retain_tokens", policy.retain_tokens),
-            ("retain_percent", policy.retain_percent),
-            ("keep", policy.keep),
-        )
-        if value is not None
-    ]
-    if len(given) > 1:
-        return (f"{' and '.join(given)} are set together: each says what stays, keep one of them",)
     said, kept = _retained(policy)
     triggers = [Measure(MeasureType.FRACTION, policy.trigger_percent * MILLIONTHS_PER_PERCENT)]
-    if given:
+    if policy.retention_given:
         # A default retention yields to an earlier trigger; one that was asked for contradicts it.
         triggers += policy.triggers
     return tuple(
@@ -318,9 +307,8 @@ def _retained(policy: Policy) -> tuple[str, Measure]:
     if policy.retain_tokens is not None:
         kept = Measure(MeasureType.TOKENS, policy.retain_tokens)
         return f"retain_tokens = {policy.retain_tokens}", kept
-    percent = RETAIN_PERCENT if policy.retain_percent is None else policy.retain_percent
-    kept = Measure(MeasureType.FRACTION, percent * MILLIONTHS_PER_PERCENT)
-    return f"retain_percent = {percent}", kept
+    kept = Measure(MeasureType.FRACTION, policy.retain_percent * MILLIONTHS_PER_PERCENT)
+    return f"retain_percent = {policy.retain_percent}", kept
 
 
 def _reaches(kept: Measure, trigger: Measure, window_tokens: int | None) -> bool:
