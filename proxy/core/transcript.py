@@ -90,7 +90,7 @@ def split_into_parts(
 
 
 def plan_parts(
-    messages: Sequence[Message],
+    blocks: Sequence[Block],
     *,
     part_tokens: int,
     max_parts: int,
@@ -101,7 +101,6 @@ def plan_parts(
     Results are shortened no more than it takes to need at most `max_parts`; `()` when even that
     does not do.
     """
-    blocks = blocks_of(messages)
     whole = split_into_parts(blocks, part_tokens=part_tokens, count=count)
     if len(whole) <= 1:
         return whole

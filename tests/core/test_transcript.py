@@ -130,7 +130,7 @@ def test_r057_a_long_user_message_is_split_and_wholly_there() -> None:
     """R057: a requirement at the end of a 7000-token message reaches a summary call."""
     lines = [f"line {i} of a long message, padded a little" for i in range(700)]
     text = "\n".join([*lines, "MARKER: must run on Windows 7"])
-    parts = plan_parts([user(text)], part_tokens=1000, max_parts=16, count=tokens)
+    parts = plan_parts(blocks_of([user(text)]), part_tokens=1000, max_parts=16, count=tokens)
     assert len(parts) > 4
     assert "".join(block.text for part in parts for block in part) == text
     assert all(tokens(render(part)) <= 1000 for part in parts)
@@ -139,23 +139,27 @@ def test_r057_a_long_user_message_is_split_and_wholly_there() -> None:
 
 
 def test_a_range_that_fits_is_one_part_with_its_results_whole() -> None:
-    (part,) = plan_parts([result("x" * 20000)], part_tokens=6000, max_parts=16, count=tokens)
+    (part,) = plan_parts(
+        blocks_of([result("x" * 20000)]), part_tokens=6000, max_parts=16, count=tokens
+    )
     assert part[0].text == "x" * 20000
 
 
 def test_results_are_shortened_no_more_than_needed() -> None:
     messages = [result("x" * 9000) for _ in range(20)]
-    gentle = plan_parts(messages, part_tokens=2000, max_parts=20, count=tokens)
+    gentle = plan_parts(blocks_of(messages), part_tokens=2000, max_parts=20, count=tokens)
     assert len(gentle) > 1
     assert len(gentle[0][0].text) > 4096
-    harsh = plan_parts(messages, part_tokens=2000, max_parts=3, count=tokens)
+    harsh = plan_parts(blocks_of(messages), part_tokens=2000, max_parts=3, count=tokens)
     assert len(harsh) <= 3
     assert len(harsh[0][0].text) < 1000
 
 
 def test_too_many_parts_are_none() -> None:
-    assert plan_parts([user("x" * 9000)], part_tokens=100, max_parts=16, count=tokens) == ()
-    assert plan_parts([], part_tokens=100, max_parts=16, count=tokens) == ()
+    assert (
+        plan_parts(blocks_of([user("x" * 9000)]), part_tokens=100, max_parts=16, count=tokens) == ()
+    )
+    assert plan_parts(blocks_of([]), part_tokens=100, max_parts=16, count=tokens) == ()
 
 
 @given(st.lists(st.text(alphabet="ab \n=", max_size=300), max_size=6), st.integers(30, 120))
@@ -179,7 +183,9 @@ def test_every_real_conversation_can_be_told_in_at_most_sixteen_parts() -> None:
     for path in CONVERSATIONS.glob("*.json"):
         messages = json.loads(path.read_text())["request"]["messages"]
         size = tokens(render(blocks_of(messages)))
-        parts = plan_parts(messages, part_tokens=max(size // 10, 1000), max_parts=16, count=tokens)
+        parts = plan_parts(
+            blocks_of(messages), part_tokens=max(size // 10, 1000), max_parts=16, count=tokens
+        )
         assert 1 <= len(parts) <= 16, path.name
         told = "".join(block.text for part in parts for block in part)
         for message in messages:
