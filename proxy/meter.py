@@ -5,7 +5,7 @@ Counts are ours, unscaled: whoever compares them with a budget scales them first
 """
 
 import asyncio
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
@@ -84,6 +84,10 @@ class Meter:
         """The tokens of a text; what looks like a special token is plain text."""
         encoding = vocabulary.encoding_for(model)
         return sum(_piece_tokens(encoding, piece) for piece in pieces_of(text))
+
+    def counter(self, model: str) -> Callable[[str], int]:
+        """`count_text` for one model: what pure code is given to count with."""
+        return lambda text: self.count_text(text, model)
 
     def count_parts(self, message: Message, model: str) -> MessageCount:
         """The tokens of a message by part, not cached."""

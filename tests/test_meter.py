@@ -137,6 +137,11 @@ def test_any_text_counts(text: str, model: str) -> None:
     assert tokens <= len(text.encode("utf-8", "surrogatepass"))
 
 
+def test_a_counter_counts_for_its_model(meter: Meter) -> None:
+    text = "お誕生日おめでとう"
+    assert [meter.counter(model)(text) for model in ("gpt-4o", "gpt-4")] == [8, 9]
+
+
 # ---- messages
 
 
