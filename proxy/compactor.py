@@ -1,0 +1,276 @@
+"""Makes room, cheapest first: adopt, prune, offload, summarise, digest, shrink. Pressure, the
+recovery from an overflow and compaction by hand are three walks over the same steps."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from proxy.core.aims import enough, over_limit, overflow_aim, pressure_aim
+from proxy.core.budget import trigger_fires
+from proxy.core.compaction import (
+    Aim,
+    Cause,
+    Reason,
+    Words,
+    as_shrink,
+    floor_tokens,
+    plan_prune,
+    plan_range,
+    shrink_candidates,
+    shrink_chars,
+    why_not,
+    with_digest,
+)
+from proxy.core.errors import HistoryChanged, StoreUnavailable
+from proxy.core.offloading import offload_for_tokens
+from proxy.core.pruning import shrink_to
+from proxy.core.replacements import NewReplacement, Replacement, ReplacementKind
+from proxy.core.surface import RANGE_KINDS, planned_ids
+from proxy.events import EventLog
+from proxy.meter import Meter
+from proxy.range_runs import Allowance, RangeRuns, RunFailed, RunLanded
+from proxy.store.store import Store
+from proxy.surfaces import Surfaces
+from proxy.turn import Turn
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionPolicy:
+    """The operator's choices for one model."""
+
+    enabled: bool = True
+    retries: int = 1
+    digest_allowed: bool = True
+    words: Words = field(default_factory=Words)
+
+
+class Compactor:
+    """Turns a turn that is too large into one that fits, or says why it did not."""
+
+    def __init__(
+        self, *, store: Store, surfaces: Surfaces, runs: RangeRuns, meter: Meter, events: EventLog
+    ) -> None:
+        """All parts are shared with the pipeline; nothing here is per request."""
+        self._store = store
+        self._surfaces = surfaces
+        self._runs = runs
+        self._meter = meter
+        self._events = events
+
+    async def relieve(self, turn: Turn, policy: CompactionPolicy, allowance: Allowance) -> Turn:
+        """Compact under pressure, if it is still there once others' work is known."""
+        turn = await self._adopted(turn)
+        turn = await self._settled(turn)
+        if not fires(turn):
+            return turn
+        aim = pressure_aim(turn.budget, turn.priced)
+        if _envelope_too_large(turn, aim, policy):
+            return turn.because(Reason.ENVELOPE_TOO_LARGE)
+        turn = await self._pruned_if_enough(turn, aim)
+        turn = await self._offloaded_if_enough(turn, aim)
+        if fires(turn):
+            turn = await self._summarised(turn, aim, policy, allowance)
+        if over_limit(aim, turn.priced):
+            turn = await self._last_resort(turn, aim, policy)
+        return turn
+
+    async def recover(
+        self,
+        turn: Turn,
+        stated_limit_tokens: int | None,
+        policy: CompactionPolicy,
+        allowance: Allowance,
+    ) -> Turn:
+        """Compact after the provider's own refusal, whatever our count says."""
+        turn = await self._adopted(turn)
+        turn = await self._settled(turn)
+        aim = overflow_aim(turn.budget, turn.priced, stated_limit_tokens)
+        if _envelope_too_large(turn, aim, policy):
+            return turn.because(Reason.ENVELOPE_TOO_LARGE)
+        turn = await self._pruned(turn, aim)
+        turn = await self._offloaded_if_enough(turn, aim)
+        if not enough(aim, turn.priced.total_tokens):
+            before = turn.generation
+            turn = await self._summarised(turn, aim, policy, allowance)
+            if turn.generation == before or over_limit(aim, turn.priced):
+                turn = await self._last_resort(turn, aim, policy)
+        return turn
+
+    async def _adopted(self, turn: Turn) -> Turn:
+        """Take over what another model's conversation of this tenant already replaced."""
+        if not turn.chain:
+            return turn
+        try:
+            found = await self._store.adoptable(turn.scope, turn.root, turn.chain)
+        except StoreUnavailable:
+            return replace(turn, degraded="store")
+        usable = [
+            r
+            for r in found
+            if r.kind in RANGE_KINDS
+            and turn.priced.leading_end() < r.end <= len(turn.chain)
+            and not turn.pairing.strands(r.start, r.end)
+        ]
+        if not usable:
+            return turn
+        best = max(usable, key=lambda r: (r.end - r.start, -r.order))
+        copy = NewReplacement(best.kind, best.start, best.end, best.end_fingerprint, best.payload)
+        landed = await self.committed(turn, [copy])
+        return landed.did("adopt") if landed.generation > turn.generation else landed
+
+    async def _settled(self, turn: Turn) -> Turn:
+        """Wait for any compaction under way that this history would use, then look again."""
+        waited = await self._runs.wait_for_others(turn)
+        return await self._surfaces.refresh(turn) if waited else turn
+
+    async def committed(self, turn: Turn, new: Sequence[NewReplacement]) -> Turn:
+        """The turn with `new` stored, or with the winner's surface when it lost the race.
+
+        Without a store the replacements hold for this request alone.
+        """
+        if not new:
+            return turn
+        try:
+            rows: Sequence[Replacement] = await self._store.commit(
+                turn.scope,
+                turn.root,
+                turn.chain,
+                planned_on=planned_ids(turn.applied),
+                new=new,
+                lease=None,
+                conversation=turn.conversation,
+            )
+        except HistoryChanged:
+            return await self._surfaces.refresh(turn)
+        except StoreUnavailable:
+            rows = _for_this_request(turn, new)
+            turn = replace(turn, degraded="store")
+        landed = await self._surfaces.applying(turn, (*turn.applied, *rows))
+        self._events.replaced(turn, landed, rows)
+        return landed
+
+    async def _pruned_if_enough(self, turn: Turn, aim: Aim) -> Turn:
+        """Under pressure a prune is kept only if it makes all the room that is needed."""
+        for newest_too in (False, True):
+            new = plan_prune(turn.priced, newest_too=newest_too)
+            if not new:
+                continue
+            tried = await self._surfaces.applying(
+                turn, (*turn.applied, *_for_this_request(turn, new))
+            )
+            if enough(aim, tried.priced.total_tokens):
+                return (await self.committed(turn, new)).did("prune")
+        return turn
+
+    async def _pruned(self, turn: Turn, aim: Aim) -> Turn:
+        """After an overflow every prune is committed first, the newest unit's if still needed."""
+        for newest_too in (False, True):
+            new = plan_prune(turn.priced, newest_too=newest_too)
+            if new:
+                turn = (await self.committed(turn, new)).did("prune")
+            if aim.limit_tokens is not None and not over_limit(aim, turn.priced):
+                break
+        return turn
+
+    async def _offloaded_if_enough(self, turn: Turn, aim: Aim) -> Turn:
+        """Offload the oldest images when they are what is over."""
+        target = aim.trigger_tokens or 0
+        if turn.priced.total_tokens < target:
+            return turn
+        images = self._surfaces.images(turn)
+        new = offload_for_tokens(turn.priced, images, target * 90 // 100)
+        return (await self.committed(turn, new)).did("offload") if new else turn
+
+    async def _summarised(
+        self, turn: Turn, aim: Aim, policy: CompactionPolicy, allowance: Allowance
+    ) -> Turn:
+        """At most 1 + retries summaries, the second with R = 0 and only after a landed first."""
+        for attempt in range(1 + policy.retries):
+            view = turn.priced
+            plan = plan_range(
+                view,
+                aim,
+                policy.words,
+                self._meter.counter(turn.scope.model),
+                tail_tokens=0 if attempt else None,
+            )
+            if aim.cause is Cause.PRESSURE and not over_limit(aim, view):
+                why = why_not(view, aim, policy.words, plan)
+                if why is not None:
+                    return turn.because(why) if attempt == 0 else turn
+            if plan is None or not allowance.left:
+                return turn
+            result = await self._runs.summarise(turn, aim, policy.words, plan, allowance)
+            turn = await self._surfaces.refresh(turn)
+            if isinstance(result, RunFailed):
+                return turn.because(result.reason)
+            if isinstance(result, RunLanded):
+                turn = replace(
+                    turn.did("summary"), summary_tokens=turn.summary_tokens + result.summary_tokens
+                )
+            if aim.trigger_tokens is None or turn.priced.total_tokens < aim.trigger_tokens:
+                return turn
+        return turn
+
+    async def _last_resort(self, turn: Turn, aim: Aim, policy: CompactionPolicy) -> Turn:
+        """A digest, made without a model, then the newest oversized tool results cut to fit."""
+        for tail_tokens in (None, 0) if policy.digest_allowed else ():
+            plan = plan_range(
+                turn.priced,
+                aim,
+                policy.words,
+                self._meter.counter(turn.scope.model),
+                tail_tokens=tail_tokens,
+            )
+            if plan is None:
+                continue
+            new = with_digest(
+                turn.priced, plan, policy.words, self._meter.counter(turn.scope.model)
+            )
+            turn = await self._if_smaller(turn, new, "digest")
+            if not over_limit(aim, turn.priced):
+                break
+        target = min(t for t in (aim.limit_tokens, aim.trigger_tokens) if t is not None)
+        for position in shrink_candidates(turn.priced):
+            over_tokens = turn.priced.total_tokens - target
+            if over_tokens <= 0 or not over_limit(aim, turn.priced):
+                break
+            chars = shrink_chars(turn.priced, position, over_tokens)
+            cuts = shrink_to(turn.request.history[position], chars)
+            if cuts:
+                turn = await self._if_smaller(
+                    turn, as_shrink(turn.priced, position, cuts), "shrink"
+                )
+        return turn
+
+    async def _if_smaller(self, turn: Turn, new: NewReplacement, action: str) -> Turn:
+        """Commit a replacement unless the surface would not become strictly smaller."""
+        tried = await self._surfaces.applying(
+            turn, (*turn.applied, *_for_this_request(turn, [new]))
+        )
+        if tried.priced.total_tokens >= turn.priced.total_tokens:
+            return turn
+        return (await self.committed(turn, [new])).did(action)
+
+
+def fires(turn: Turn) -> bool:
+    """Whether pressure starts a compaction of this turn."""
+    return trigger_fires(turn.budget, turn.priced.total_tokens, len(turn.surface.items))
+
+
+def _envelope_too_large(turn: Turn, aim: Aim, policy: CompactionPolicy) -> bool:
+    if aim.limit_tokens is None:
+        return False
+    return floor_tokens(turn.priced, aim, policy.words, shrunk=True) > aim.limit_tokens
+
+
+def _for_this_request(turn: Turn, new: Sequence[NewReplacement]) -> tuple[Replacement, ...]:
+    """Replacements that no store knows: to try a plan, or to go on without a store."""
+    order = max((r.order for r in turn.applied), default=0)
+    return tuple(
+        Replacement("", order + n, r.kind, r.start, r.end, r.end_fingerprint, r.payload)
+        for n, r in enumerate(new, start=1)
+        if r.kind is not ReplacementKind.BACKOFF
+    )

@@ -1,0 +1,124 @@
+"""Names conversations for people, and records what became of each request. A name never decides
+which replacement applies; the fingerprint chain alone does."""
+
+import logging
+import time
+import uuid
+from collections.abc import Callable, MutableMapping, Sequence
+from dataclasses import dataclass, replace
+
+from cachetools import LRUCache
+
+from proxy.core.errors import StoreUnavailable
+from proxy.store.store import LoggedMessage, Store
+from proxy.store.store import Turn as LoggedTurn
+from proxy.turn import Turn
+from proxy.wire import join_messages
+
+log = logging.getLogger(__name__)
+
+NAMES_REMEMBERED = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """What of a conversation is logged besides digests and counts."""
+
+    messages: bool = True
+
+
+class Conversations:
+    """Finds the conversation that a request continues, and tells the log about it."""
+
+    def __init__(
+        self,
+        store: Store,
+        log_turn: Callable[[LoggedTurn], None],
+        *,
+        keeping: Keeping,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`log_turn` must not block: it is called between awaits of a request."""
+        self._store = store
+        self._log_turn = log_turn
+        self._keeping = keeping
+        self._clock = clock
+        self._names: MutableMapping[tuple[str, bytes], str] = LRUCache(NAMES_REMEMBERED)
+        self._last: MutableMapping[tuple[str, str], bytes] = LRUCache(NAMES_REMEMBERED)
+
+    async def named(self, turn: Turn) -> Turn:
+        """The turn with its conversation: as asked, as found by its chain, or a new one."""
+        if turn.caller.conversation:
+            return replace(turn, conversation=turn.caller.conversation)
+        tenant = turn.scope.tenant
+        for fingerprint in reversed(turn.chain):
+            known = self._names.get((tenant, fingerprint))
+            if known is not None:
+                return replace(turn, conversation=known)
+        found = None
+        if turn.chain:
+            try:
+                found = await self._store.find_conversation(tenant, turn.root, turn.chain)
+            except StoreUnavailable:
+                turn = replace(turn, degraded="store")
+        return replace(turn, conversation=found.id if found else uuid.uuid4().hex)
+
+    def record(self, turn: Turn) -> None:
+        """Remember the request as its conversation's last, and tell the log what is new in it."""
+        if not turn.chain:
+            return
+        tenant = turn.scope.tenant
+        self._remember(tenant, turn.conversation, turn.chain[-1])
+        request = turn.request
+        kept = self._keeping.messages
+        head = request.raw_messages[: request.head_length]
+        self._log_turn(
+            LoggedTurn(
+                tenant=tenant,
+                conversation=turn.conversation,
+                time=self._clock(),
+                upstream=turn.scope.upstream,
+                model=turn.scope.model,
+                root=turn.root,
+                last_fingerprint=turn.chain[-1],
+                message_count=len(turn.chain),
+                messages=self._unlogged(turn),
+                head=join_messages(head) if kept and head else None,
+                tools=request.fields.get("tools") if kept else None,
+                labels=turn.caller.labels,
+                gauge=_gauge(turn),
+            )
+        )
+
+    def _remember(self, tenant: str, name: str, last: bytes) -> None:
+        """Only the last request of a conversation names it, as in the store: a fork is a new one."""
+        before = self._last.get((tenant, name))
+        if before is not None and self._names.get((tenant, before)) == name:
+            del self._names[tenant, before]
+        self._last[tenant, name] = last
+        self._names[tenant, last] = name
+
+    def _unlogged(self, turn: Turn) -> Sequence[LoggedMessage]:
+        chain, raw = turn.chain, turn.request.raw_history
+        start = self._store.unlogged(turn.scope.tenant, chain)
+        return [
+            LoggedMessage(
+                position=position,
+                fingerprint=chain[position],
+                parent=chain[position - 1] if position else b"",
+                body=raw[position] if self._keeping.messages else None,
+            )
+            for position in range(start, len(chain))
+        ]
+
+
+def _gauge(turn: Turn) -> dict[str, int | str | None]:
+    budget = turn.budget
+    tokens = turn.view.total_tokens if turn.view is not None else turn.bound_tokens
+    return {
+        "tokens": tokens,
+        "tokens_exact": turn.view is not None,
+        "window_tokens": budget.window_tokens,
+        "trigger_tokens": budget.trigger_tokens,
+        "generation": turn.generation,
+    }

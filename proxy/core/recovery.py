@@ -1,0 +1,64 @@
+"""What follows a refusal: which recovery is due, and whether another replay is still allowed. After
+known good nothing is replayed; a replay needs a surface that changed."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from proxy.core.overflow import Refusal, RefusalKind
+
+MAX_IMAGE_REPLAYS = 4
+
+
+class Step(StrEnum):
+    """What to do with an opening that was judged."""
+
+    RELAY = "relay"
+    COMPACT = "compact"
+    OFFLOAD = "offload"
+
+
+@dataclass(frozen=True, slots=True)
+class Replays:
+    """How many replays each cause has had for one client request."""
+
+    context: int = 0
+    image: int = 0
+
+    def counting(self, step: Step) -> "Replays":
+        """With one more replay of that kind."""
+        if step is Step.OFFLOAD:
+            return Replays(self.context, self.image + 1)
+        return Replays(self.context + 1, self.image)
+
+    @property
+    def total(self) -> int:
+        """All replays so far."""
+        return self.context + self.image
+
+
+def next_step(
+    refusal: Refusal | None, replays: Replays, *, max_context_replays: int, images: int
+) -> Step:
+    """The recovery that a refusal asks for, RELAY when there is none or it is spent."""
+    if refusal is None:
+        return Step.RELAY
+    if refusal.kind is RefusalKind.CONTEXT_OVERFLOW:
+        return Step.COMPACT if replays.context < max_context_replays else Step.RELAY
+    about_images = refusal.kind is RefusalKind.IMAGE_BUDGET or (
+        refusal.kind is RefusalKind.PAYLOAD_TOO_LARGE and images > 0
+    )
+    if about_images and images > 0 and replays.image < MAX_IMAGE_REPLAYS:
+        return Step.OFFLOAD
+    return Step.RELAY
+
+
+def shows_first_error(refusal: Refusal | None) -> bool:
+    """Whether the answer to a replay is a refusal of the same kind, so that the first one stands.
+
+    Any other answer, a success, 429 or 5xx, is the answer.
+    """
+    return refusal is not None and refusal.kind in {
+        RefusalKind.CONTEXT_OVERFLOW,
+        RefusalKind.IMAGE_BUDGET,
+        RefusalKind.PAYLOAD_TOO_LARGE,
+    }

@@ -1,0 +1,94 @@
+"""What happened to a conversation, told once: to the log, and to whoever listens live. Events hold
+counts, kinds and ids; never message text, never a credential."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from proxy.core.compaction import Cause, RangePlan
+from proxy.core.replacements import Replacement, ReplacementKind
+from proxy.store.store import Event, EventKind
+from proxy.summarizer import SummaryOutcome
+from proxy.turn import Turn
+
+_KIND_OF = {
+    ReplacementKind.SUMMARY: EventKind.REPLACEMENT,
+    ReplacementKind.DIGEST: EventKind.REPLACEMENT,
+    ReplacementKind.PRUNE: EventKind.PRUNE,
+    ReplacementKind.OFFLOAD: EventKind.OFFLOAD,
+}
+
+
+class EventLog:
+    """Turns what the walk did into events of design section 13."""
+
+    def __init__(
+        self, record: Callable[[Event], None], clock: Callable[[], float] = time.time
+    ) -> None:
+        """`record` must not block: it is called between awaits of a request."""
+        self._record = record
+        self._clock = clock
+
+    def told(self, turn: Turn, kind: EventKind, data: Mapping[str, Any]) -> None:
+        """One event of this turn's conversation."""
+        self._record(
+            Event(
+                tenant=turn.scope.tenant,
+                conversation=turn.conversation,
+                kind=kind,
+                time=self._clock(),
+                data={"upstream": turn.scope.upstream, "model": turn.scope.model, **data},
+            )
+        )
+
+    def started(self, turn: Turn, cause: Cause, plan: RangePlan) -> None:
+        """A compaction of a range begins."""
+        self.told(
+            turn,
+            EventKind.COMPACTION_START,
+            {
+                "cause": cause.value,
+                "end": plan.end,
+                "range_tokens": plan.range_tokens,
+                "total_tokens": turn.priced.total_tokens,
+            },
+        )
+
+    def summarised(self, turn: Turn, outcome: SummaryOutcome) -> None:
+        """What the summariser did, call by call; its text stays out of the log."""
+        self.told(
+            turn,
+            EventKind.SUMMARY,
+            {
+                "accepted": outcome.text is not None,
+                "reason": None if outcome.reason is None else outcome.reason.value,
+                "calls": [asdict(call) for call in outcome.calls],
+            },
+        )
+
+    def ended(self, turn: Turn, cause: Cause, plan: RangePlan, error: str | None) -> None:
+        """The compaction is over, on whatever way."""
+        data: dict[str, Any] = {"cause": cause.value, "end": plan.end}
+        if error is not None:
+            data["error"] = error
+        self.told(turn, EventKind.COMPACTION_END, data)
+
+    def replaced(self, before: Turn, after: Turn, rows: Iterable[Replacement]) -> None:
+        """Replacements were recorded; what they saved, by the counts that planned them."""
+        for row in rows:
+            kind = _KIND_OF.get(row.kind)
+            if kind is None or not row.id:
+                continue
+            self.told(
+                before,
+                kind,
+                {
+                    "checkpoint_id": row.id,
+                    "kind": row.kind.value,
+                    "start": row.start,
+                    "end": row.end,
+                    "tokens_before": before.priced.total_tokens,
+                    "tokens_after": after.priced.total_tokens,
+                },
+            )

@@ -1,0 +1,266 @@
+"""One summary of one range: under a lease, shared by all who wait for it, committed only if what it
+was planned on still holds. An end is recorded on every way out."""
+
+import asyncio
+import logging
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from proxy.core.compaction import (
+    Aim,
+    Cause,
+    RangePlan,
+    Reason,
+    Words,
+    backoff_after,
+    latest_backoff,
+    with_summary,
+)
+from proxy.core.errors import HistoryChanged, LeaseLost, StoreUnavailable
+from proxy.core.replacements import NewReplacement, Replacement
+from proxy.core.surface import planned_ids
+from proxy.events import EventLog
+from proxy.runs import Runs
+from proxy.store.store import Lease, Store
+from proxy.summarizer import SummaryOutcome
+from proxy.summary_jobs import SummaryJobs
+from proxy.surfaces import Surfaces
+from proxy.turn import Turn
+
+log = logging.getLogger(__name__)
+
+LEASE_SECONDS = 30.0
+RENEW_SECONDS = 10.0
+POLL_SECONDS = 0.2
+
+
+@dataclass(slots=True)
+class Allowance:
+    """How many summary calls may still fail for one client request, over all causes."""
+
+    left: int = 2
+
+    def spend(self, failed_calls: int) -> None:
+        """Take failed calls off."""
+        self.left = max(self.left - failed_calls, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class RunLanded:
+    """The summary is stored."""
+
+    summary_tokens: int
+    failed_calls: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunChanged:
+    """Somebody else was first; the surface must be read again."""
+
+    failed_calls: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunFailed:
+    """No summary; `reason` is shown to everyone who waited."""
+
+    reason: Reason
+    failed_calls: int = 0
+
+
+RunResult = RunLanded | RunChanged | RunFailed
+
+
+class RangeRuns:
+    """Runs at most one summary for each range, in this process and, by lease, in all of them."""
+
+    def __init__(
+        self, *, store: Store, surfaces: Surfaces, jobs: SummaryJobs, events: EventLog, worker: str
+    ) -> None:
+        """`worker` names this process in leases."""
+        self._store = store
+        self._surfaces = surfaces
+        self._jobs = jobs
+        self._events = events
+        self._worker = worker
+        self._runs: Runs[RunResult] = Runs()
+
+    async def close(self) -> None:
+        """Cancel what runs; leases are given back."""
+        await self._runs.close()
+
+    async def summarise(
+        self, turn: Turn, aim: Aim, words: Words, plan: RangePlan, allowance: Allowance
+    ) -> RunResult:
+        """Summarise the planned range, or join whoever does; a failure is shared for 30 seconds."""
+        key = (turn.scope, plan.end_fingerprint)
+        shared = self._runs.failure(key)
+        if shared is not None and aim.cause is not Cause.MANUAL:
+            return shared
+        result = await self._runs.join(
+            key, lambda: self._run(key, turn, aim, words, plan, allowance.left)
+        )
+        allowance.spend(result.failed_calls)
+        return result
+
+    async def wait_for_others(self, turn: Turn) -> bool:
+        """Wait until no compaction runs whose end is in this chain; whether there was one."""
+        ends = frozenset(turn.chain)
+        mine = [key for key in self._runs.running() if _concerns(key, turn, ends)]
+        for key in mine:
+            await self._runs.wait(key)
+        return await self._leases_ended(turn) or bool(mine)
+
+    async def _leases_ended(self, turn: Turn) -> bool:
+        """Wait until no worker holds a lease on an end of this chain; whether one did."""
+        ends = frozenset(turn.chain)
+        waited = False
+        while True:
+            try:
+                leases = await self._store.live_leases(turn.scope, turn.root)
+            except StoreUnavailable:
+                return waited
+            if not any(lease.end_fingerprint in ends for lease in leases):
+                return waited
+            waited = True
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def _run(
+        self,
+        key: Hashable,
+        turn: Turn,
+        aim: Aim,
+        words: Words,
+        plan: RangePlan,
+        failures_left: int,
+    ) -> RunResult:
+        try:
+            lease = await self._store.acquire(
+                turn.scope,
+                turn.root,
+                end=plan.end,
+                end_fingerprint=plan.end_fingerprint,
+                owner=self._worker,
+                lease_seconds=LEASE_SECONDS,
+            )
+        except StoreUnavailable:
+            return RunFailed(Reason.SUMMARY_FAILED)
+        if lease is None:
+            await self._leases_ended(turn)
+            return RunChanged()
+        self._events.started(turn, aim.cause, plan)
+        error: str | None = "cancelled"
+        try:
+            result, error = await self._leased(lease, turn, aim, words, plan, failures_left)
+        except* LeaseLost:
+            result, error = RunChanged(), "lease_lost"
+        except* StoreUnavailable:
+            result, error = RunFailed(Reason.SUMMARY_FAILED), "store_unavailable"
+        finally:
+            self._events.ended(turn, aim.cause, plan, error)
+            await asyncio.shield(self._release(lease))
+        if isinstance(result, RunFailed):
+            self._runs.failed(key, result)
+        return result
+
+    async def _leased(
+        self,
+        lease: Lease,
+        turn: Turn,
+        aim: Aim,
+        words: Words,
+        plan: RangePlan,
+        failures_left: int,
+    ) -> tuple[RunResult, str | None]:
+        async with asyncio.TaskGroup() as group:
+            renewing = group.create_task(self._renew(lease))
+            outcome = await self._jobs.summarise(turn, plan, failures_left)
+            renewing.cancel()
+        self._events.summarised(turn, outcome)
+        if outcome.text is None:
+            if outcome.worth_remembering:
+                await self._remember(turn, aim, words, plan)
+            return RunFailed(outcome.reason, outcome.failed_calls), outcome.error
+        return await self._land(lease, turn, aim, words, plan, outcome)
+
+    async def _land(
+        self,
+        lease: Lease,
+        turn: Turn,
+        aim: Aim,
+        words: Words,
+        plan: RangePlan,
+        outcome: SummaryOutcome,
+    ) -> tuple[RunResult, str | None]:
+        assert outcome.text is not None
+        new = with_summary(turn.priced, plan, words, outcome.text)
+        after = await self._surfaces.applying(turn, (*turn.applied, _as_if_stored(turn, new)))
+        before_tokens, after_tokens = turn.priced.total_tokens, after.priced.total_tokens
+        if after_tokens >= before_tokens:
+            await self._remember(turn, aim, words, plan)
+            failed = RunFailed(Reason.SUMMARY_FAILED, outcome.failed_calls)
+            return failed, "not_smaller"
+        writing = [new]
+        trigger = aim.trigger_tokens
+        if trigger is not None and after_tokens * 100 >= trigger * 90:
+            earlier = latest_backoff(turn.applied)
+            backoff = backoff_after(after.priced, aim, words, end=plan.end, earlier=earlier)
+            writing += [backoff] if backoff is not None else []
+        try:
+            rows = await self._store.commit(
+                turn.scope,
+                turn.root,
+                turn.chain,
+                planned_on=planned_ids(turn.applied),
+                new=writing,
+                lease=lease,
+                conversation=turn.conversation,
+            )
+        except HistoryChanged:
+            return RunChanged(outcome.failed_calls), "history_changed"
+        self._events.replaced(turn, after, rows)
+        return RunLanded(outcome.completion_tokens, outcome.failed_calls), None
+
+    async def _remember(self, turn: Turn, aim: Aim, words: Words, plan: RangePlan) -> None:
+        """Write down that this range was tried in vain; failing to is not a failure."""
+        earlier = latest_backoff(turn.applied)
+        backoff = backoff_after(turn.priced, aim, words, end=plan.end, earlier=earlier)
+        if backoff is None:
+            return
+        try:
+            await self._store.commit(
+                turn.scope,
+                turn.root,
+                turn.chain,
+                planned_on=planned_ids(turn.applied),
+                new=[backoff],
+                lease=None,
+                conversation=turn.conversation,
+            )
+        except (HistoryChanged, StoreUnavailable):
+            log.info("backoff not recorded conversation=%s", turn.conversation)
+
+    async def _renew(self, lease: Lease) -> None:
+        """Keep the lease until cancelled. Raises LeaseLost when somebody else has it."""
+        while True:
+            await asyncio.sleep(RENEW_SECONDS)
+            try:
+                if not await self._store.renew(lease, LEASE_SECONDS):
+                    raise LeaseLost("The lease of this compaction was taken over.")
+            except StoreUnavailable:
+                log.warning("lease not renewed: store unavailable")
+
+    async def _release(self, lease: Lease) -> None:
+        try:
+            await self._store.release(lease)
+        except StoreUnavailable:
+            log.warning("lease not released: store unavailable, it expires by itself")
+
+
+def _concerns(key: Hashable, turn: Turn, ends: frozenset[bytes]) -> bool:
+    return isinstance(key, tuple) and key[0] == turn.scope and key[1] in ends
+
+
+def _as_if_stored(turn: Turn, new: NewReplacement) -> Replacement:
+    order = max((r.order for r in turn.applied), default=0) + 1
+    return Replacement("", order, new.kind, new.start, new.end, new.end_fingerprint, new.payload)

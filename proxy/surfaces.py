@@ -1,0 +1,185 @@
+"""From a request to a priced surface: fingerprints, stored replacements, fold, weight. Messages
+seen on an earlier turn are neither hashed for meaning nor tokenised again."""
+
+import logging
+from collections.abc import MutableMapping, Sequence
+from dataclasses import replace
+from hashlib import blake2b
+
+from cachetools import LRUCache
+
+from proxy.anchor_book import AnchorBook
+from proxy.core.anchors import scaled
+from proxy.core.budget import Budget
+from proxy.core.compaction import View
+from proxy.core.errors import StoreUnavailable
+from proxy.core.fingerprints import chain as fingerprint_chain
+from proxy.core.fingerprints import meaning
+from proxy.core.image_prices import price_image
+from proxy.core.images import ImagePart, image_parts
+from proxy.core.messages import Message, role_of
+from proxy.core.offloading import SurfaceImage
+from proxy.core.ranges import pair
+from proxy.core.replacements import Replacement, Scope
+from proxy.core.surface import fold, matching
+from proxy.image_sizes import part_size
+from proxy.meter import Meter
+from proxy.relay import Caller
+from proxy.store.store import Store
+from proxy.turn import Counted, Turn, raw_items
+from proxy.wire import ChatRequest
+
+log = logging.getLogger(__name__)
+
+MEANINGS_REMEMBERED = 65_536
+IMAGE_ROLES = frozenset({"user", "tool", "function"})
+
+
+class Surfaces:
+    """Opens a turn on a request, and keeps it true to what the store says."""
+
+    def __init__(
+        self, store: Store, meter: Meter, anchors: AnchorBook, fingerprint_key: bytes
+    ) -> None:
+        """`fingerprint_key` is the store's: the same for every worker."""
+        self._store = store
+        self._meter = meter
+        self._anchors = anchors
+        self._key = fingerprint_key
+        self._meanings: MutableMapping[bytes, bytes] = LRUCache(MEANINGS_REMEMBERED)
+
+    async def open(self, request: ChatRequest, caller: Caller, budget: Budget) -> Turn:
+        """The request's place in its conversation and its surface as stored, not yet priced."""
+        scope = Scope(caller.tenant, caller.upstream.name, request.model)
+        pairing = pair(request.history)
+        prints = fingerprint_chain(self._key, self._meanings_of(request), pairing)
+        turn = Turn(
+            request=request,
+            caller=caller,
+            scope=scope,
+            pairing=pairing,
+            chain=prints,
+            applied=(),
+            surface=fold(request.history, pairing, ()),
+            raw_items=request.raw_history,
+            budget=budget,
+        )
+        return await self.refresh(turn)
+
+    async def refresh(self, turn: Turn) -> Turn:
+        """The turn with what the store records for its history now; priced again if it was."""
+        if not turn.chain:
+            return turn
+        try:
+            found = await self._store.replacements(turn.scope, turn.root, turn.chain)
+        except StoreUnavailable:
+            found = self._store.remembered(turn.scope, turn.root, turn.chain)
+            turn = replace(turn, degraded="store")
+        return await self.applying(turn, matching(turn.chain, found))
+
+    async def applying(self, turn: Turn, applied: Sequence[Replacement]) -> Turn:
+        """The turn folded with exactly these replacements; priced again if it was priced."""
+        surface = fold(turn.request.history, turn.pairing, applied)
+        folded = replace(
+            turn,
+            applied=tuple(applied),
+            surface=surface,
+            raw_items=raw_items(turn.request, surface),
+            view=None,
+        )
+        return folded if turn.view is None else await self.price(folded)
+
+    async def price(self, turn: Turn) -> Turn:
+        """The turn with counts of what the client sent and of what would be forwarded."""
+        request, model = turn.request, turn.scope.model
+        sent = list(zip(request.raw_messages, request.messages, strict=True))
+        ours = [
+            (raw, item.message)
+            for raw, item in zip(turn.raw_items, turn.surface.items, strict=True)
+        ]
+        client = await self._meter.count_messages(sent, model)
+        items = await self._meter.count_messages(ours, model) if turn.surface.replaced else None
+        extras = self._meter.count_extras(request.params, model)
+        head = sum(client[: request.head_length])
+        history = client[request.head_length :]
+        item_counts = history if items is None else items
+        counted = Counted(
+            client_tokens=extras + sum(client),
+            surface_tokens=extras + head + sum(item_counts),
+        )
+        ratio = self._anchors.ratio(turn.scope)
+        view = View(
+            history=request.history,
+            pairing=turn.pairing,
+            chain=turn.chain,
+            applied=turn.applied,
+            surface=turn.surface,
+            item_tokens=tuple(scaled(tokens, ratio) for tokens in item_counts),
+            history_tokens=tuple(scaled(tokens, ratio) for tokens in history),
+            fixed_tokens=scaled(extras + head, ratio),
+            total_tokens=self._anchors.total(
+                turn.scope, turn.chain, turn.surface.visible, counted.surface_tokens
+            ),
+        )
+        return replace(turn, view=view, counted=counted)
+
+    def bound(self, turn: Turn) -> int:
+        """No count of what would be forwarded can exceed this: bytes, and the price of images."""
+        images = data_bytes = 0
+        items = (*turn.request.head, *(item.message for item in turn.surface.items))
+        for message in items:
+            if isinstance(message.get("content"), list):
+                images += self._meter.image_tokens(message, turn.scope.model)
+                data_bytes += sum(i.size_bytes for i in image_parts(message) if i.has_bytes)
+        body = len(turn.request.body) - sum(map(len, turn.request.raw_history))
+        body += sum(map(len, turn.raw_items))
+        bound = self._meter.upper_bound(
+            body_bytes=body, data_url_bytes=data_bytes, image_tokens=images
+        )
+        return scaled(bound, max(self._anchors.ratio(turn.scope), 1.0))
+
+    def images(self, turn: Turn) -> tuple[SurfaceImage, ...]:
+        """The images still on the surface of the history, in user and tool messages."""
+        found: list[SurfaceImage] = []
+        ratio = self._anchors.ratio(turn.scope)
+        for item in turn.surface.items:
+            if item.position is None or role_of(item.message) not in IMAGE_ROLES:
+                continue
+            # Paths must lead into the client's message: a merged frame shifts the parts.
+            for image in image_parts(turn.request.history[item.position]):
+                if not _still_there(item.message, image):
+                    continue
+                size = part_size(image)
+                width_px, height_px = (size.width_px, size.height_px) if size else (None, None)
+                price = price_image(turn.scope.model, width_px, height_px, image.detail)
+                found.append(
+                    SurfaceImage(
+                        position=item.position,
+                        path=image.path,
+                        tokens=scaled(price, ratio),
+                        size_bytes=image.size_bytes,
+                        media_type=size.media_type if size else image.media_type,
+                        width_px=width_px,
+                        height_px=height_px,
+                    )
+                )
+        return tuple(found)
+
+    def _meanings_of(self, request: ChatRequest) -> list[bytes]:
+        found: list[bytes] = []
+        for raw, message in zip(request.raw_history, request.history, strict=True):
+            key = blake2b(raw, digest_size=16).digest()
+            known = self._meanings.get(key)
+            if known is None:
+                known = self._meanings[key] = meaning(self._key, message)
+            found.append(known)
+        return found
+
+
+def _still_there(shown: Message, image: ImagePart) -> bool:
+    """Whether the surface's message still holds this image, at whatever place."""
+    return any(
+        other.url is image.url and other.base64 is image.base64
+        for other in image_parts(shown)
+        if other.url is not None or other.base64 is not None or other.path == image.path
+    )
