@@ -1,6 +1,7 @@
 """Questions asked of wire messages. A message stays the mapping the client sent; nothing here
 copies, completes or re-models it, and every question has an answer for malformed input too."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -94,6 +95,13 @@ def _text_or_empty(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
+def _arguments(value: Any) -> str:
+    # Ollama and others take an object in place of its JSON; what it holds still counts.
+    if value is None or isinstance(value, str):
+        return value or ""
+    return json.dumps(value, sort_keys=True)
+
+
 def tool_calls_of(message: Message) -> tuple[ToolCall, ...]:
     """The calls an assistant message makes, legacy `function_call` included, in order."""
     if role_of(message) != "assistant":
@@ -113,7 +121,7 @@ def tool_calls_of(message: Message) -> tuple[ToolCall, ...]:
             ToolCall(
                 id=call["id"] if isinstance(call.get("id"), str) else None,
                 name=_text_or_empty(function.get("name")),
-                arguments=_text_or_empty(arguments),
+                arguments=_arguments(arguments),
             )
         )
     legacy = message.get("function_call")
@@ -122,7 +130,7 @@ def tool_calls_of(message: Message) -> tuple[ToolCall, ...]:
             ToolCall(
                 id=None,
                 name=_text_or_empty(legacy.get("name")),
-                arguments=_text_or_empty(legacy.get("arguments")),
+                arguments=_arguments(legacy.get("arguments")),
                 legacy=True,
             )
         )

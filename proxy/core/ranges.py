@@ -53,50 +53,66 @@ class _Waiting:
     position: int
     index: int
     block: int
-    name: tuple[bool, str | None]
 
 
 class _Pairer:
-    """Calls that still wait for a result, found in constant time by the name a result gives."""
+    """Calls that still wait for a result, found in constant time by the name a result gives.
+
+    `_waiting` is the truth; the queues may still hold calls that were taken through another one.
+    """
 
     def __init__(self) -> None:
         self.unanswered: list[tuple[int, int]] = []
         self._waiting: dict[tuple[int, int], _Waiting] = {}
         self._by_name: dict[tuple[bool, str | None], deque[_Waiting]] = {}
+        # By kind (legacy or not), one queue a block, the newest last.
+        self._blocks: dict[bool, list[deque[_Waiting]]] = {False: [], True: []}
 
     def ask(self, position: int, calls: Sequence[ToolCall], block: int) -> None:
+        if block == position:
+            for queues in self._blocks.values():
+                queues.append(deque())
         names = [(call.legacy, call.name if call.legacy else call.id) for call in calls]
         for name in set(names):
             queue = self._by_name.get(name)
             # One id in every turn is common: a newer call of that id takes it over,
             # unless the two messages stand side by side.
             while queue and queue[0].block < block:
-                entry = self._take_first(queue)
-                self.unanswered.append((entry.position, entry.index))
+                if self._take(entry := queue.popleft()):
+                    self.unanswered.append((entry.position, entry.index))
         for index, name in enumerate(names):
-            entry = _Waiting(position, index, block, name)
+            entry = _Waiting(position, index, block)
             self._waiting[position, index] = entry
             self._by_name.setdefault(name, deque()).append(entry)
+            self._blocks[name[0]][-1].append(entry)
 
     def answer(self, result: Message) -> _Waiting | None:
-        if role_of(result) == "function":
-            queue = self._by_name.get((True, result.get("name")))
-        elif isinstance(named := result.get("tool_call_id"), str):
-            queue = self._by_name.get((False, named))
-        else:
-            first = next((e for e in self._waiting.values() if not e.name[0]), None)
-            queue = None if first is None else self._by_name[first.name]
-        return self._take_first(queue) if queue else None
+        legacy = role_of(result) == "function"
+        named = result.get("name" if legacy else "tool_call_id")
+        if isinstance(named, str):
+            return self._take_first(self._by_name.get((legacy, named)))
+        queues = self._blocks[legacy]
+        while queues:
+            if (entry := self._take_first(queues[-1])) is not None:
+                return entry
+            queues.pop()
+        return None
 
     def give_up(self) -> None:
         self.unanswered.extend(self._waiting)
         self._waiting.clear()
         self._by_name.clear()
+        for queues in self._blocks.values():
+            queues.clear()
 
-    def _take_first(self, queue: deque[_Waiting]) -> _Waiting:
-        entry = queue.popleft()
-        del self._waiting[entry.position, entry.index]
-        return entry
+    def _take_first(self, queue: deque[_Waiting] | None) -> _Waiting | None:
+        while queue:
+            if self._take(entry := queue.popleft()):
+                return entry
+        return None
+
+    def _take(self, entry: _Waiting) -> bool:
+        return self._waiting.pop((entry.position, entry.index), None) is not None
 
 
 def pair(history: Sequence[Message]) -> Pairing:
