@@ -87,7 +87,9 @@ def meaning(key: bytes, message: Message) -> bytes:
     name = message.get("name")
     if isinstance(name, str) and name:
         pieces += (b"name", _bytes(name))
-    for part in parts_of(message):
+    content = message.get("content")
+    odd = content is not None and not isinstance(content, (str, list))
+    for part in [content] if odd else parts_of(message):
         kind, value = _part_pieces(part)
         if value:
             pieces += (kind, value)
