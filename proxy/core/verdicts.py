@@ -1,0 +1,216 @@
+"""What the beginning of a reply says: known good, an error, or not yet decided.
+
+Known good is the first event that carries content, reasoning, a call, a finish reason or usage;
+after it nothing may be replayed. Errors hide in replies of status 200 too, in a dozen shapes; this
+module only says that one is there. What it means is decided elsewhere, from the evidence.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from typing import Any
+
+from proxy.core.messages import REASONING_FIELDS
+from proxy.core.sse import Event
+
+WINDOW_EXCEEDED = "model_context_window_exceeded"
+
+_OUTPUT_FIELDS = ("content", "refusal", "tool_calls", "function_call", "audio", "images")
+_ZERO_CODES = (None, 0, "0", "", "success")
+
+
+class Verdict(StrEnum):
+    """What is known after an event."""
+
+    UNDECIDED = "undecided"
+    GOOD = "good"
+    ERROR = "error"
+    HELD = "held"  # a `length` finish without output: usage or the end decides
+
+
+def decode_json(data: bytes) -> Any:
+    """The value, or None where it is not JSON. (A JSON null decides nothing either.)"""
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+
+
+def choices_of(value: Any) -> Iterator[Mapping[str, Any]]:
+    """The choices that are objects; none for `choices: null`, a missing key, or any other shape."""
+    choices = value.get("choices") if isinstance(value, Mapping) else None
+    for choice in choices if isinstance(choices, list) else ():
+        if isinstance(choice, Mapping):
+            yield choice
+
+
+def usage_of(value: Any) -> Mapping[str, Any] | None:
+    """The usage object that is not empty, also where a vendor puts it inside the first choice."""
+    if not isinstance(value, Mapping):
+        return None
+    usage = value.get("usage")
+    if isinstance(usage, Mapping) and usage:
+        return usage
+    for choice in choices_of(value):
+        usage = choice.get("usage")
+        if isinstance(usage, Mapping) and usage:
+            return usage
+    return None
+
+
+def finish_reason_of(value: Any) -> str | None:
+    """The first finish reason that is a non-empty string."""
+    for choice in choices_of(value):
+        reason = choice.get("finish_reason")
+        if isinstance(reason, str) and reason:
+            return reason
+    return None
+
+
+def carries_output(value: Any) -> bool:
+    """Whether any choice carries content, reasoning or a call; an empty string carries nothing."""
+    for choice in choices_of(value):
+        if choice.get("text"):
+            return True
+        for key in ("delta", "message"):
+            part = choice.get(key)
+            if isinstance(part, Mapping) and any(
+                part.get(field) for field in (*_OUTPUT_FIELDS, *REASONING_FIELDS)
+            ):
+                return True
+    return False
+
+
+def _reported_output(value: Any) -> bool:
+    """Whether usage says that output tokens were made."""
+    usage = usage_of(value)
+    made = usage.get("completion_tokens") if usage is not None else None
+    return isinstance(made, (int, float)) and made > 0
+
+
+def looks_like_error(value: Any) -> bool:
+    """Whether a body or an event carries an error, in any envelope that providers use."""
+    if isinstance(value, list):  # Gemini wraps its error in a one-element array
+        return len(value) == 1 and not isinstance(value[0], list) and looks_like_error(value[0])
+    if not isinstance(value, Mapping):
+        return False
+    if value.get("error") or value.get("errors"):
+        return True
+    if value.get("type") == "error" or value.get("object") == "error":
+        return True
+    if any(isinstance(value.get(key), str) for key in ("error_type", "error_message", "error_msg")):
+        return True
+    base = value.get("base_resp")
+    if isinstance(base, Mapping) and base.get("status_code") not in _ZERO_CODES:
+        return True
+    response = value.get("Response")
+    if isinstance(response, Mapping) and response.get("Error"):
+        return True
+    if value.get("error_code") not in _ZERO_CODES:
+        return True
+    if any(
+        choice.get("error") or choice.get("finish_reason") == "error"
+        for choice in choices_of(value)
+    ):
+        return True
+    return "choices" not in value and (
+        isinstance(value.get("detail"), (str, list))
+        or (isinstance(value.get("message"), str) and ("code" in value or "type" in value))
+    )
+
+
+def window_exceeded(value: Any) -> bool:
+    """A finished reply that made no output because the window was full, or that may mean so.
+
+    `length` counts too: whether the prompt really filled the window is for the evidence's reader.
+    """
+    if carries_output(value) or _reported_output(value):
+        return False
+    return finish_reason_of(value) in (WINDOW_EXCEEDED, "length")
+
+
+def body_is_evidence(body: bytes) -> bool:
+    """Whether a whole JSON body of status 200 says that something went wrong."""
+    value = decode_json(body)
+    return looks_like_error(value) or window_exceeded(value)
+
+
+def event_verdict(event: Event) -> Verdict:
+    """The verdict on one event by itself."""
+    return _verdict_on(event, decode_json(event.data))
+
+
+def _verdict_on(event: Event, value: Any) -> Verdict:
+    if event.oversized:
+        return Verdict.GOOD
+    if event.event == b"error" or looks_like_error(value):
+        return Verdict.ERROR
+    if event.done:
+        return Verdict.GOOD
+    if carries_output(value):
+        return Verdict.GOOD
+    if window_exceeded(value):
+        settled = usage_of(value) is not None or finish_reason_of(value) == WINDOW_EXCEEDED
+        return Verdict.ERROR if settled else Verdict.HELD
+    if finish_reason_of(value) is not None or usage_of(value) is not None:
+        return Verdict.GOOD
+    return Verdict.UNDECIDED
+
+
+class FirstEvents:
+    """Reads the first events of a stream until they decide; then `verdict` stays as it is."""
+
+    def __init__(self) -> None:
+        """Nothing is known before the first event."""
+        self.verdict = Verdict.UNDECIDED
+        self.evidence = b""
+        self._finish: Mapping[str, Any] | None = None
+
+    @property
+    def decided(self) -> bool:
+        """Whether more events can change nothing."""
+        return self.verdict in (Verdict.GOOD, Verdict.ERROR)
+
+    def feed(self, event: Event) -> Verdict:
+        """The verdict after this event."""
+        if self.decided:
+            return self.verdict
+        value = decode_json(event.data)
+        verdict = _verdict_on(event, value)
+        if self._finish is not None:
+            self._settle(event, value, verdict)
+            return self.verdict
+        self.verdict = verdict
+        if verdict is Verdict.ERROR:
+            self.evidence = event.data
+        elif verdict is Verdict.HELD:
+            self._finish = value
+        return self.verdict
+
+    def end(self) -> Verdict:
+        """The verdict when no more events come: a `length` finish still held may be an overflow."""
+        if self._finish is not None and not self.decided:
+            self._overflowed(None)
+        return self.verdict
+
+    def _settle(self, event: Event, value: Any, verdict: Verdict) -> None:
+        """What came after a `length` finish without output."""
+        usage = usage_of(value)
+        if usage is not None and not carries_output(value) and not looks_like_error(value):
+            if _reported_output(value):
+                self.verdict = Verdict.GOOD
+            else:
+                self._overflowed(usage)
+        elif event.done:
+            self._overflowed(None)
+        elif verdict in (Verdict.GOOD, Verdict.ERROR):
+            self.verdict = verdict
+            self.evidence = event.data if verdict is Verdict.ERROR else b""
+
+    def _overflowed(self, usage: Mapping[str, Any] | None) -> None:
+        """The finish and the usage, which came apart, become one body of evidence."""
+        finish = dict(self._finish or {})
+        if usage is not None:
+            finish["usage"] = dict(usage)
+        self.verdict = Verdict.ERROR
+        self.evidence = json.dumps(finish).encode()

@@ -1,0 +1,330 @@
+"""What passes through and what does not: header rules, URLs and credentials, as functions.
+
+Headers are dropped by block list and everything else passes, in order, repeated ones repeated.
+Paths and queries are the raw bytes that the client sent: not decoded, not normalised.
+"""
+
+import re
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from urllib.parse import unquote_to_bytes, urlsplit
+
+from proxy.codings import accepted_codings
+from proxy.core.errors import InvalidRequest
+from proxy.tenants import (
+    CREDENTIAL_HEADERS,
+    Headers,
+    Tenancy,
+    credentials_of,
+    identify,
+    without_credentials,
+)
+
+# RFC 9110 7.6.1 and its forerunners: these speak of one connection, never of the message.
+HOP_BY_HOP = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+        b"http2-settings",
+    }
+)
+# Host is the upstream's. Expect was answered here: the body is in hand before it is sent on.
+_NOT_FORWARDED = HOP_BY_HOP | {b"host", b"expect"}
+_CLIENT_ADDRESS = frozenset({b"forwarded", b"x-real-ip"})
+_CLIENT_ADDRESS_PREFIX = b"x-forwarded-"
+_OWN_PREFIX = b"x-tidegate-"
+
+# The names under which clients send a session of theirs; kept as labels, for people.
+LABEL_HEADERS = frozenset(
+    {
+        b"x-session-id",
+        b"x-session-affinity",
+        b"session-id",
+        b"thread-id",
+        b"x-claude-code-session-id",
+    }
+)
+_LABEL_CHARS = 200
+
+# Sent along with a call of our own on the client's upstream: they say who pays.
+_ACCOUNT_HEADERS = CREDENTIAL_HEADERS | {b"openai-organization", b"openai-project"}
+
+MAX_TARGET_BYTES = 16 * 1024
+_NOT_IN_TARGET = re.compile(rb"[\x00-\x20\x7f#]")
+_VERSION_SEGMENT = re.compile(rb"v\d+[a-z0-9]*", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """One configured provider endpoint."""
+
+    name: str
+    base_url: str
+    api_key: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class RelayRules:
+    """What the operator decided about passing things on."""
+
+    tenancy: Tenancy
+    forward_client_headers: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """A request's sender and all of the request that may be forwarded, except its body.
+
+    `path` and `query` are raw. `headers` still hold the client's Content-Length, which marks
+    where the real one goes. `accepts` are the content codings that the client decodes.
+    """
+
+    tenant: str
+    upstream: Upstream
+    method: str
+    path: bytes
+    query: bytes
+    headers: tuple[tuple[bytes, bytes], ...] = field(repr=False)
+    credential: bool
+    conversation: str | None = None
+    mode_off: bool = False
+    labels: Mapping[str, str] = field(default_factory=dict)
+    accepts: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderRequest:
+    """What goes out: bytes for the request line and headers, and the body whole or as it comes."""
+
+    method: str
+    origin: str
+    target: str
+    headers: tuple[tuple[bytes, bytes], ...] = field(repr=False)
+    body: bytes | AsyncIterator[bytes] = field(default=b"", repr=False)
+    accepts: frozenset[str] = frozenset()
+
+
+def read_caller(
+    method: str,
+    path: bytes,
+    query: bytes,
+    headers: Headers,
+    *,
+    rules: RelayRules,
+    upstream: Upstream,
+) -> Caller:
+    """The caller of a request, its headers reduced to what may pass.
+
+    Raises:
+        InvalidRequest: the target is too long or climbs out of the base path.
+        Unauthorized: client keys are configured and none was sent.
+    """
+    check_target(path, query)
+    who = identify(rules.tenancy, headers, query)
+    conversation: str | None = None
+    accept_encoding: bytes | None = None
+    mode_off = False
+    labels: dict[str, str] = {}
+    for name, value in headers:
+        if name == b"accept-encoding":
+            accept_encoding = value if accept_encoding is None else accept_encoding + b"," + value
+        elif name in LABEL_HEADERS:
+            labels[name.decode("latin-1")] = value.decode("latin-1")[:_LABEL_CHARS]
+        elif name == b"x-tidegate-conversation":
+            conversation = value.decode("latin-1").strip()[:_LABEL_CHARS] or None
+        elif name == b"x-tidegate-mode":
+            mode_off = value.strip().lower() == b"off"
+    passing: Headers = _passing(headers, forward_client_headers=rules.forward_client_headers)
+    if rules.tenancy.client_keys:
+        passing, query = without_credentials(passing, query)
+    return Caller(
+        tenant=who.tenant,
+        upstream=upstream,
+        method=method,
+        path=path,
+        query=query,
+        headers=tuple(passing),
+        credential=who.credential,
+        conversation=conversation,
+        mode_off=mode_off,
+        labels=labels,
+        accepts=accepted_codings(accept_encoding),
+    )
+
+
+def check_target(path: bytes, query: bytes) -> None:
+    """Refuses what is too long, and dot segments, which would climb out of the base path."""
+    if len(path) + len(query) > MAX_TARGET_BYTES:
+        raise InvalidRequest(
+            f"The request target is longer than {MAX_TARGET_BYTES} bytes.",
+            status=414,
+            code="uri_too_long",
+        )
+    if not path.startswith(b"/"):
+        raise InvalidRequest("The request target must be a path.")
+    if b"." in path or b"%2" in path:
+        decoded = unquote_to_bytes(path).replace(b"\\", b"/")
+        if any(segment in (b".", b"..") for segment in decoded.split(b"/")):
+            raise InvalidRequest("The path contains '.' or '..' segments.")
+    if _NOT_IN_TARGET.search(path) or _NOT_IN_TARGET.search(query):
+        raise InvalidRequest("The request target contains control characters or spaces.")
+
+
+def _connection_names(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[bytes]:
+    names = [value for name, value in headers if name.lower() == b"connection"]
+    if not names or names in ([b"keep-alive"], [b"close"]):
+        return frozenset()
+    return frozenset(item.strip().lower() for value in names for item in value.split(b","))
+
+
+def _passing(headers: Headers, *, forward_client_headers: bool) -> list[tuple[bytes, bytes]]:
+    listed = _connection_names(headers)
+    passing = []
+    for item in headers:
+        name = item[0].lower()
+        if name in _NOT_FORWARDED or name in listed or name.startswith(_OWN_PREFIX):
+            continue
+        if not forward_client_headers and (
+            name in _CLIENT_ADDRESS or name.startswith(_CLIENT_ADDRESS_PREFIX)
+        ):
+            continue
+        passing.append(item)
+    return passing
+
+
+def response_headers(
+    headers: Headers, *, decoded: bool, bodiless: bool, added: Mapping[str, str]
+) -> list[tuple[bytes, bytes]]:
+    """The provider's headers as they pass to the client, and Tidegate's own after them.
+
+    `decoded`: the body's coding was undone, so its name and length are no longer true.
+    `bodiless`: a status that has no body, where a length would be waited for.
+    """
+    listed = _connection_names(headers)
+    own = {name.lower().encode("latin-1"): value.encode("latin-1") for name, value in added.items()}
+    dropped = HOP_BY_HOP | listed | own.keys()
+    if decoded:
+        dropped = dropped | {b"content-encoding", b"content-length"}
+    if bodiless:
+        dropped = dropped | {b"content-length"}
+    passing = [item for item in headers if item[0].lower() not in dropped]
+    passing.extend(own.items())
+    return passing
+
+
+def provider_request(caller: Caller, body: bytes, *, identity: bool = False) -> ProviderRequest:
+    """The caller's request with this body. `identity` asks for an uncompressed reply."""
+    return _request(caller, body, length=len(body), identity=identity)
+
+
+def streamed_request(caller: Caller, body: AsyncIterator[bytes]) -> ProviderRequest:
+    """The caller's request with its body still to come; a declared length is passed on."""
+    return _request(caller, body, length=None, identity=False)
+
+
+def own_request(
+    upstream: Upstream, body: bytes, *, caller: Caller | None = None
+) -> ProviderRequest:
+    """A chat call of Tidegate's own: by the caller's account on its upstream, else our key."""
+    headers: list[tuple[bytes, bytes]] = []
+    path, query = b"/v1/chat/completions", b""
+    if caller is not None and caller.upstream == upstream:
+        headers = [item for item in caller.headers if item[0].lower() in _ACCOUNT_HEADERS]
+        path, query = caller.path, caller.query
+    headers.append((b"content-type", b"application/json"))
+    headers.append((b"accept-encoding", b"identity"))
+    plain = Caller(
+        tenant=caller.tenant if caller is not None else "",
+        upstream=upstream,
+        method="POST",
+        path=path,
+        query=query,
+        headers=tuple(headers),
+        credential=caller.credential if caller is not None else False,
+    )
+    return _request(plain, body, length=len(body), identity=False)
+
+
+def without_content_encoding(caller: Caller) -> Caller:
+    """The caller of a body whose coding was undone."""
+    kept = tuple(item for item in caller.headers if item[0].lower() != b"content-encoding")
+    return replace(caller, headers=kept)
+
+
+def _request(
+    caller: Caller, body: bytes | AsyncIterator[bytes], *, length: int | None, identity: bool
+) -> ProviderRequest:
+    origin, target = provider_url(caller.upstream.base_url, caller.path, caller.query)
+    headers: list[tuple[bytes, bytes]] = []
+    length_stands = False
+    for item in caller.headers:
+        name = item[0].lower()
+        if name == b"content-length" and length is not None:
+            if not length_stands:
+                headers.append((item[0], b"%d" % length))
+            length_stands = True
+        elif not (identity and name == b"accept-encoding"):
+            headers.append(item)
+    if length and not length_stands:
+        headers.append((b"content-length", b"%d" % length))
+    if identity:
+        headers.append((b"accept-encoding", b"identity"))
+    key = caller.upstream.api_key
+    if key and not credentials_of(headers, caller.query):
+        headers.append(_key_header(origin, key))
+    return ProviderRequest(
+        method=caller.method,
+        origin=origin,
+        target=target,
+        headers=tuple(headers),
+        body=body,
+        accepts=frozenset() if identity else caller.accepts,
+    )
+
+
+def _key_header(origin: str, key: str) -> tuple[bytes, bytes]:
+    """Azure reads its keys from `api-key`; everyone else a bearer token."""
+    if ".azure." in origin:
+        return (b"api-key", key.encode())
+    return (b"authorization", b"Bearer " + key.encode())
+
+
+@lru_cache(maxsize=64)
+def split_base(base_url: str) -> tuple[str, bytes, bytes]:
+    """A base URL's origin, its path without trailing slashes, its query."""
+    parts = urlsplit(base_url)
+    return (
+        f"{parts.scheme}://{parts.netloc}",
+        parts.path.rstrip("/").encode(),
+        parts.query.encode(),
+    )
+
+
+def provider_url(base_url: str, path: bytes, query: bytes) -> tuple[str, str]:
+    """Origin and target: the client's path less `/v1`, appended to the base.
+
+    A base without a path gets `/v1`, but not when the client's path names a version or a deployment
+    of its own (`/v1beta/openai/...`, `/openai/deployments/x/...`).
+    """
+    origin, base_path, base_query = split_base(base_url)
+    rest = path[3:] if path == b"/v1" or path.startswith(b"/v1/") else path
+    if not base_path and (rest is not path or not _names_its_own_place(path)):
+        base_path = b"/v1"
+    target = (base_path + rest) or b"/"
+    queries = [part for part in (base_query, query) if part]
+    if queries:
+        target += b"?" + b"&".join(queries)
+    return origin, target.decode("latin-1")
+
+
+def _names_its_own_place(path: bytes) -> bool:
+    segments = path.split(b"/")
+    return b"deployments" in segments or any(_VERSION_SEGMENT.fullmatch(s) for s in segments)

@@ -1,0 +1,277 @@
+"""The HTTP edge: a request's bytes to a chat or to the relay, a reply's bytes back.
+
+A POST whose path ends in `/chat/completions` and whose body can be read as a chat goes to the
+pipeline; everything else passes to the provider untouched.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from starlette.types import Receive, Scope, Send
+
+from proxy.codings import CodingError, TooLarge, codings_of, decode_bounded
+from proxy.core.errors import InvalidRequest, TidegateError
+from proxy.incoming import ClientGone, Incoming, while_connected
+from proxy.own_work import OwnWork
+from proxy.provider import Provider
+from proxy.relay import (
+    Caller,
+    RelayRules,
+    Upstream,
+    provider_request,
+    read_caller,
+    streamed_request,
+    without_content_encoding,
+)
+from proxy.relay_response import RelayResponse, send_error_event
+from proxy.reply import Reply
+from proxy.wire import ChatRequest, read_chat
+
+logger = logging.getLogger(__name__)
+
+CHAT_PATH_ENDING = b"/chat/completions"
+
+# A body up to this size is received whole before it is sent on, so that it can be sent again when a
+# pooled connection turns out to be closed. Larger ones stream through.
+WHOLE_BODY_BYTES = 1 << 20
+
+# Decoding more than this happens off the event loop.
+_DECODE_INLINE_BYTES = 64 * 1024
+
+_REFUSED_METHODS = frozenset({"CONNECT", "TRACE"})
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the pipeline answers: the reply to relay, and the headers that say what was done."""
+
+    reply: Reply
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class ChatPipeline(Protocol):
+    """The walk of a chat request."""
+
+    async def chat(self, request: ChatRequest, caller: Caller, own_work: OwnWork) -> Outcome:
+        """The reply, whose beginning is known good, or the provider's own error."""
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeRules:
+    """What the operator decided about the edge. `upstream_for` takes a model, None without one."""
+
+    relay: RelayRules
+    upstream_for: Callable[[str | None], Upstream]
+    max_body_bytes: int = 64 << 20
+    heartbeat_seconds: float = 10
+
+
+class Edge:
+    """Answers every path that is not Tidegate's own."""
+
+    def __init__(self, rules: EdgeRules, provider: Provider, pipeline: ChatPipeline | None) -> None:
+        """Without a pipeline every chat passes untouched."""
+        self._rules = rules
+        self._provider = provider
+        self._pipeline = pipeline
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one request; a client that leaves ends whatever is going on for it.
+
+        Raises:
+            TidegateError: to be shown to the client, nothing was sent yet.
+        """
+        headers: list[tuple[bytes, bytes]] = scope["headers"]
+        by_name = dict(headers)
+        if scope["method"] in _REFUSED_METHODS:
+            raise InvalidRequest(
+                f"The method {scope['method']} is not relayed.", status=405, code="bad_method"
+            )
+        if b"websocket" in by_name.get(b"upgrade", b"").lower():
+            raise InvalidRequest(
+                "Tidegate relays HTTP; WebSocket connections are not supported.",
+                status=426,
+                code="upgrade_not_supported",
+            )
+        caller = read_caller(
+            scope["method"],
+            scope["raw_path"],
+            scope["query_string"],
+            headers,
+            rules=self._rules.relay,
+            upstream=self._rules.upstream_for(None),
+        )
+        request = _Request(caller, by_name, send)
+        declared = by_name.get(b"content-length", b"")
+        incoming = Incoming(
+            receive,
+            max_body_bytes=self._rules.max_body_bytes,
+            declared_bytes=int(declared) if declared.isdigit() else None,
+        )
+        stayed = await while_connected(incoming, self._answer(request, incoming))
+        if not stayed:
+            logger.info("client_left path=%s", _shown(caller.path))
+
+    async def _answer(self, request: "_Request", incoming: Incoming) -> None:
+        caller = request.caller
+        is_chat = caller.method == "POST" and caller.path.endswith(CHAT_PATH_ENDING)
+        try:
+            if is_chat and not caller.mode_off and self._pipeline is not None:
+                await self._chat(request, incoming, self._pipeline)
+            else:
+                await self._relay(request, incoming)
+        except ClientGone:
+            logger.info("client_left_while_sending path=%s", _shown(caller.path))
+        except InvalidRequest as exc:
+            if exc.status == 413 and b"expect" not in request.headers:
+                await incoming.discard_rest()
+            raise
+
+    async def _relay(self, request: "_Request", incoming: Incoming) -> None:
+        """The request and its reply, neither read."""
+        beginning, whole = await incoming.beginning(up_to_bytes=WHOLE_BODY_BYTES)
+        if whole:
+            outgoing = provider_request(request.caller, beginning)
+        else:
+            outgoing = streamed_request(request.caller, incoming.rest(beginning))
+        try:
+            reply = await self._provider.send(outgoing)
+        except TidegateError:
+            if incoming.refusal is not None:
+                raise incoming.refusal from None
+            raise
+        await RelayResponse(reply, {}, send=request.send, incoming=incoming).relay()
+
+    async def _chat(self, request: "_Request", incoming: Incoming, pipeline: ChatPipeline) -> None:
+        started = time.monotonic()
+        body = await incoming.whole()
+        codings = codings_of(request.headers.get(b"content-encoding", b""))
+        plain = await self._decoded(body, codings) if codings else body
+        caller = request.caller
+        chat = read_chat(plain, default_model=_deployment(caller.path)) if plain else None
+        if chat is None:
+            reply = await self._provider.send(provider_request(caller, body))
+            await RelayResponse(reply, {}, send=request.send, incoming=incoming).relay()
+            return
+        if codings:
+            caller = without_content_encoding(caller)
+        caller = replace(caller, upstream=self._rules.upstream_for(chat.model))
+        line = _ChatLine(chat, caller, started)
+        try:
+            own_work = OwnWork(
+                request.send if chat.stream else None,
+                heartbeat_seconds=self._rules.heartbeat_seconds,
+            )
+            outcome = await self._walk(request, chat, caller, own_work, pipeline, incoming)
+            if outcome is None:
+                line.ended = "failed_in_stream"
+                return
+            line.outcome = outcome
+            response = RelayResponse(
+                outcome.reply, outcome.headers, send=request.send, incoming=incoming
+            )
+            if own_work.answering:
+                await response.relay_as_events()
+            else:
+                await response.relay()
+        except TidegateError as exc:
+            line.ended = f"error_{exc.status}"
+            raise
+        finally:
+            line.write()
+
+    async def _walk(
+        self,
+        request: "_Request",
+        chat: ChatRequest,
+        caller: Caller,
+        own_work: OwnWork,
+        pipeline: ChatPipeline,
+        incoming: Incoming,
+    ) -> Outcome | None:
+        """The pipeline's outcome; None when it failed after heartbeats and the stream says so."""
+        try:
+            outcome = await pipeline.chat(chat, caller, own_work)
+        except TidegateError as exc:
+            if not await own_work.stop():
+                raise
+            await send_error_event(request.send, exc.envelope(), incoming)
+            return None
+        except BaseException:
+            own_work.abandon()
+            raise
+        await own_work.stop()
+        return outcome
+
+    async def _decoded(self, body: bytes, codings: tuple[str, ...]) -> bytes | None:
+        """The body without its codings, None where they cannot be undone."""
+        limit = self._rules.max_body_bytes
+        try:
+            if len(body) <= _DECODE_INLINE_BYTES:
+                return decode_bounded((body,), codings, max_bytes=limit)
+            return await asyncio.to_thread(decode_bounded, (body,), codings, max_bytes=limit)
+        except CodingError:
+            return None
+        except TooLarge:
+            raise InvalidRequest(
+                f"The request body is larger than {limit} bytes when decoded.",
+                status=413,
+                code="request_too_large",
+            ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    caller: Caller
+    headers: Mapping[bytes, bytes]
+    send: Send
+
+
+class _ChatLine:
+    """The one log line of a chat, written on every way out."""
+
+    def __init__(self, chat: ChatRequest, caller: Caller, started: float) -> None:
+        self.outcome: Outcome | None = None
+        self.ended: str | None = None
+        self._chat = chat
+        self._caller = caller
+        self._started = started
+
+    def write(self) -> None:
+        """Status 0: nothing was answered."""
+        reply = self.outcome.reply if self.outcome is not None else None
+        end = reply.ended if reply is not None else None
+        headers = self.outcome.headers if self.outcome is not None else {}
+        ended = self.ended or "client_left"
+        if end is not None and end.completed:
+            ended = "complete"
+        elif end is not None and end.broke is not None:
+            ended = "broke"
+        logger.info(
+            "chat model=%s upstream=%s stream=%s status=%d action=%s tokens=%s ended=%s bytes=%d"
+            " seconds=%.3f",
+            _shown(self._chat.model.encode("utf-8", "replace")),
+            self._caller.upstream.name,
+            self._chat.stream,
+            reply.status if reply is not None else 0,
+            headers.get("x-tidegate-action", "none"),
+            headers.get("x-tidegate-tokens", "-"),
+            ended,
+            end.passed_bytes if end is not None else 0,
+            time.monotonic() - self._started,
+        )
+
+
+def _shown(raw: bytes) -> str:
+    """Client-chosen text for a log line: bounded, with nothing that could end the line."""
+    return repr(raw[:120].decode("utf-8", "replace"))
+
+
+def _deployment(path: bytes) -> str:
+    """The model that an Azure-style path names, else ""."""
+    _, found, rest = path.partition(b"/deployments/")
+    return rest.partition(b"/")[0].decode("latin-1") if found else ""

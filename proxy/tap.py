@@ -1,0 +1,169 @@
+"""What is read from a reply while its bytes pass: usage, the finish reason, whether it is whole.
+
+Taps see decoded bytes and change nothing. Reading costs next to nothing: a chunk of whole events
+that names none of the few interesting keys is not parsed, and JSON is read once, at the end.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from proxy.core.sse import Event, EventParser
+from proxy.core.verdicts import (
+    FirstEvents,
+    decode_json,
+    finish_reason_of,
+    looks_like_error,
+    usage_of,
+)
+
+# Quotes inside JSON strings are escaped, so these match keys and never text.
+_INTERESTING = re.compile(
+    rb'"usage"\s*:\s*\{|"finish_reason"\s*:\s*"|"error|"errors"|\[DONE\]|(?:^|\n)event\s*:'
+)
+_USAGE = re.compile(rb'"usage"\s*:\s*\{')
+_FINISH = re.compile(rb'"finish_reason"\s*:\s*"')
+_ERROR = re.compile(rb'"error')
+
+# A JSON reply is kept to be read at its end; beyond this its usage stays unread.
+MAX_KEPT_BODY_BYTES = 4 << 20
+
+
+class Tap(Protocol):
+    """Reads a reply as it passes."""
+
+    def feed(self, piece: bytes) -> None:
+        """Takes decoded bytes."""
+
+    def end(self) -> None:
+        """No more bytes come."""
+
+    @property
+    def broken(self) -> str | None:
+        """After `end`: why the reply is not whole, although its transport ended well."""
+
+    @property
+    def usage(self) -> Mapping[str, Any] | None:
+        """The usage reported, as the provider wrote it."""
+
+    @property
+    def finish_reason(self) -> str | None:
+        """The finish reason of the first choice that names one."""
+
+
+class EventTap:
+    """Reads a chat's event stream. `first` judges the beginning, until it has decided."""
+
+    def __init__(self) -> None:
+        """Reads from the stream's first byte."""
+        self.first = FirstEvents()
+        self.saw_bytes = False
+        self._parser = EventParser()
+        self._usage_data = b""
+        self._finish_data = b""
+        self._ended_well = False
+        self._broken: str | None = None
+
+    def feed(self, piece: bytes) -> None:
+        """Takes decoded bytes."""
+        self.saw_bytes = True
+        if (
+            self.first.decided
+            and self._parser.between_events
+            and piece.endswith(b"\n\n")
+            and b"\r" not in piece
+            and not _INTERESTING.search(piece)
+        ):
+            return
+        for event in self._parser.feed(piece):
+            self._read(event)
+
+    def _read(self, event: Event) -> None:
+        data = event.data
+        if not self.first.decided:
+            self.first.feed(event)
+        if event.done:
+            self._ended_well = True
+            return
+        if _USAGE.search(data):
+            self._usage_data = data
+        if not self._ended_well and _FINISH.search(data):
+            self._finish_data = data
+            self._ended_well = finish_reason_of(decode_json(data)) is not None
+        if not self._ended_well and (event.event == b"error" or _ERROR.search(data)):
+            self._ended_well = event.event == b"error" or looks_like_error(decode_json(data))
+
+    def end(self) -> None:
+        """Judges whether the stream is whole: a finish, `[DONE]` or an error, and no cut event."""
+        last = self._parser.end()
+        if last is not None:
+            self._read(last)
+            if not (last.done or last.oversized) and decode_json(last.data) is None:
+                self._broken = "the stream ended inside an event"
+        self.first.end()
+        if self._broken is None and not self._ended_well:
+            self._broken = "the stream ended without a finish reason or [DONE]"
+
+    @property
+    def broken(self) -> str | None:
+        """Why the stream is not whole."""
+        return self._broken
+
+    @property
+    def usage(self) -> Mapping[str, Any] | None:
+        """The last usage that any event carried."""
+        return usage_of(decode_json(self._usage_data)) if self._usage_data else None
+
+    @property
+    def finish_reason(self) -> str | None:
+        """The first finish reason."""
+        return finish_reason_of(decode_json(self._finish_data)) if self._finish_data else None
+
+
+class BodyTap:
+    """Keeps a whole body, up to a bound, to be read at its end."""
+
+    def __init__(self, *, max_bytes: int = MAX_KEPT_BODY_BYTES) -> None:
+        """Beyond `max_bytes` nothing is kept."""
+        self.overflowed = False
+        self._kept = bytearray()
+        self._max_bytes = max_bytes
+        self._value: Any = None
+
+    def feed(self, piece: bytes) -> None:
+        """Takes decoded bytes."""
+        if self.overflowed:
+            return
+        self._kept += piece
+        if len(self._kept) > self._max_bytes:
+            self.overflowed = True
+            self._kept.clear()
+
+    def body(self) -> bytes:
+        """What was kept."""
+        return bytes(self._kept)
+
+    @property
+    def kept_bytes(self) -> int:
+        """How much was kept."""
+        return len(self._kept)
+
+    def end(self) -> None:
+        """Reads the body."""
+        if _USAGE.search(self._kept) or _FINISH.search(self._kept):
+            self._value = decode_json(bytes(self._kept))
+
+    @property
+    def broken(self) -> str | None:
+        """A body is as whole as its transport says."""
+        return None
+
+    @property
+    def usage(self) -> Mapping[str, Any] | None:
+        """The usage of the body."""
+        return usage_of(self._value)
+
+    @property
+    def finish_reason(self) -> str | None:
+        """The finish reason of the body."""
+        return finish_reason_of(self._value)

@@ -1,0 +1,231 @@
+"""The way out: httpx's transport interface over aiohttp, which adds nothing and joins nothing.
+
+The aiohttp client by itself would add headers, keep cookies, rewrite the URL and read the
+environment; each of these is switched off here. Chunks are handed on as they arrive.
+"""
+
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator
+from types import SimpleNamespace
+from typing import Any, Self
+
+import aiohttp
+import httpx
+from httpx_aiohttp import AiohttpTransport
+from yarl import URL
+
+# Larger bodies go out in slices, so that a write that makes no progress is noticed.
+WRITE_SLICE_BYTES = 1 << 16
+
+# Idle connections are kept less long than the usual server keeps them (nginx 75 s, uvicorn 5 s:
+# those that close first are met by the one retry on a fresh connection).
+KEEPALIVE_SECONDS = 30.0
+# A pool whose connections are too old to be used again the moment they come back.
+_FRESH_ONLY_SECONDS = 0.001
+
+# aiohttp's own limit is 8190; providers' cookies, policies and link headers are longer at times.
+_MAX_HEADER_BYTES = 64 * 1024
+_MAX_HEADERS = 512
+
+_AUTO_HEADERS = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
+
+
+class StaleConnection(Exception):
+    """A pooled connection closed before any response byte: the request may be sent once more."""
+
+
+class WriteStalled(Exception):
+    """The upstream took no byte of the request body within the write limit."""
+
+
+class WholeBody(httpx.AsyncByteStream):
+    """A request body that is in hand; it can be sent again."""
+
+    def __init__(self, whole: bytes) -> None:
+        """`whole` may be empty: then no body is sent."""
+        self.whole = whole
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        """The body in slices."""
+        view = memoryview(self.whole)
+        for start in range(0, len(view), WRITE_SLICE_BYTES):
+            yield bytes(view[start : start + WRITE_SLICE_BYTES])
+
+
+class ComingBody(httpx.AsyncByteStream):
+    """A request body that is still being received; it can be sent once."""
+
+    def __init__(self, chunks: AsyncIterator[bytes]) -> None:
+        """`chunks` raises when the client leaves or sends too much, and the request is given up."""
+        self._chunks = chunks
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        """The chunks as they come."""
+        return self._chunks
+
+
+class ReplyStream(httpx.AsyncByteStream):
+    """A reply's body: each read gives what has arrived. A cancelled read loses nothing."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        """The stream owns the response, and through it the connection."""
+        self._response = response
+
+    def __aiter__(self) -> Self:
+        """Itself: one body is read once."""
+        return self
+
+    async def __anext__(self) -> bytes:
+        """The bytes at hand, or those that come next."""
+        chunk = await self._response.content.readany()
+        if not chunk:
+            raise StopAsyncIteration
+        return chunk
+
+    async def aclose(self) -> None:
+        """Gives the connection back after a whole body, closes it otherwise. Never waits."""
+        if self._response.content.is_eof() and not self._response.content.exception():
+            self._response.release()
+        else:
+            self._response.close()
+
+
+class UpstreamTransport(AiohttpTransport):
+    """Requests sent over two aiohttp pools: one that reuses connections, one that never does.
+
+    Request extensions: `origin`, `target` (the raw request target), `timeout` (`connect`, `read`
+    for the first byte, `between` for later gaps, `write`, in seconds), `fresh` (no pooled one).
+    Raises aiohttp's errors, `StaleConnection` and `WriteStalled`; the provider translates them.
+    """
+
+    def __init__(self, *, max_connections: int, ssl: Any = None) -> None:
+        """To be made inside the running loop, which the sessions belong to."""
+        context = ssl if ssl is not None else httpx.create_ssl_context(trust_env=False)
+        reuses = aiohttp.TraceConfig()
+        reuses.on_connection_reuseconn.append(_mark_reused)
+        self._fresh = _session(context, max_connections, _FRESH_ONLY_SECONDS, ())
+        pooled = _session(context, max_connections, KEEPALIVE_SECONDS, (reuses,))
+        super().__init__(verify=context, trust_env=False, client=pooled)
+        self._pooled = pooled
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Sends the request and waits for the reply's headers."""
+        extensions = request.extensions
+        timeout = extensions["timeout"]
+        attempt = _Attempt()
+        session = self._fresh if extensions.get("fresh") else self._pooled
+        url = URL(extensions["origin"] + extensions["target"], encoded=True)
+        try:
+            async with asyncio.timeout(None) as write_limit:
+                response = await session.request(
+                    request.method,
+                    url,
+                    headers=[(_text(name), _text(value)) for name, value in request.headers.raw],
+                    data=_body(request.stream, write_limit, timeout["write"]),
+                    allow_redirects=False,
+                    timeout=aiohttp.ClientTimeout(
+                        connect=timeout["connect"], sock_read=timeout["read"]
+                    ),
+                    trace_request_ctx=attempt,
+                )
+        except TimeoutError as exc:
+            if write_limit.expired():
+                raise WriteStalled from exc
+            raise
+        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as exc:
+            if attempt.reused and _before_any_byte(exc):
+                raise StaleConnection from exc
+            raise
+        connection = response.connection
+        if connection is not None and connection.protocol is not None:
+            connection.protocol.read_timeout = timeout["between"]
+        return httpx.Response(
+            status_code=response.status,
+            headers=response.raw_headers,
+            stream=ReplyStream(response),
+        )
+
+    async def aclose(self) -> None:
+        """Closes both pools."""
+        await self._fresh.close()
+        await self._pooled.close()
+
+
+class _Attempt:
+    __slots__ = ("reused",)
+
+    def __init__(self) -> None:
+        self.reused = False
+
+
+async def _mark_reused(
+    session: aiohttp.ClientSession,
+    context: SimpleNamespace,
+    params: aiohttp.TraceConnectionReuseconnParams,
+) -> None:
+    context.trace_request_ctx.reused = True
+
+
+def _session(
+    ssl: Any,
+    max_connections: int,
+    keepalive_seconds: float,
+    traces: tuple[aiohttp.TraceConfig, ...],
+) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(
+            limit=max_connections, ssl=ssl, keepalive_timeout=keepalive_seconds
+        ),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        skip_auto_headers=_AUTO_HEADERS,
+        auto_decompress=False,
+        trust_env=False,
+        timeout=aiohttp.ClientTimeout(total=None),
+        max_line_size=_MAX_HEADER_BYTES,
+        max_field_size=_MAX_HEADER_BYTES,
+        max_headers=_MAX_HEADERS,
+        trace_configs=list(traces),
+    )
+
+
+def _text(raw: bytes) -> str:
+    """Text goes out as UTF-8, so UTF-8 keeps its bytes; Latin-1 keeps its characters."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw.decode("latin-1")
+
+
+def _before_any_byte(error: aiohttp.ClientError) -> bool:
+    """Whether the connection closed with nothing of a response read."""
+    return not (isinstance(error, aiohttp.ServerDisconnectedError) and _partly_read(error))
+
+
+def _partly_read(error: aiohttp.ServerDisconnectedError) -> bool:
+    return not isinstance(error.message, str)
+
+
+def _body(stream: Any, limit: asyncio.Timeout, write_seconds: float) -> Any:
+    """The body in the form that sends it best: none, whole, or watched slice by slice."""
+    if isinstance(stream, WholeBody) and len(stream.whole) <= WRITE_SLICE_BYTES:
+        return stream.whole or None
+    return _watched(stream, limit, write_seconds)
+
+
+async def _watched(
+    chunks: AsyncIterable[bytes], limit: asyncio.Timeout, write_seconds: float
+) -> AsyncIterator[bytes]:
+    """The chunks; between handing one out and being asked for the next at most the limit passes."""
+    loop = asyncio.get_running_loop()
+    async for chunk in chunks:
+        _reschedule(limit, loop.time() + write_seconds)
+        yield chunk
+        _reschedule(limit, None)
+
+
+def _reschedule(limit: asyncio.Timeout, when: float | None) -> None:
+    """Moves the limit, unless the reply's headers came meanwhile and it is over."""
+    try:
+        limit.reschedule(when)
+    except RuntimeError:
+        return
