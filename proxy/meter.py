@@ -8,10 +8,10 @@ import asyncio
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
-from hashlib import blake2b
+from functools import partial
+from hashlib import sha256
 from threading import Lock
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import tiktoken
 from cachetools import LRUCache
@@ -44,6 +44,11 @@ INLINE_DIGEST_BYTES = 2 * 1024 * 1024
 """Bodies larger than this are looked up in the cache by a thread: hashing runs at about 1 GB/s."""
 
 
+P = ParamSpec("P")
+T = TypeVar("T")
+_Key = tuple[str, bytes]
+
+
 @dataclass(frozen=True, slots=True)
 class MessageCount:
     """The tokens of one message, by part. `images` holds audio and files too."""
@@ -66,8 +71,8 @@ class Meter:
     def __init__(self, *, cache_entries: int = CACHE_ENTRIES, threads: int = 2) -> None:
         """Nothing is read yet; `prepare` reads the vocabularies ahead of the first request."""
         self._lock = Lock()
-        self._messages: MutableMapping[bytes, int] = LRUCache(cache_entries)
-        self._extras: MutableMapping[bytes, int] = LRUCache(EXTRAS_CACHE_ENTRIES)
+        self._messages: MutableMapping[_Key, int] = LRUCache(cache_entries)
+        self._extras: MutableMapping[_Key, int] = LRUCache(EXTRAS_CACHE_ENTRIES)
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="tidegate-meter")
 
     async def prepare(self) -> None:
@@ -148,6 +153,15 @@ class Meter:
             self._extras[key] = tokens
         return tokens
 
+    async def measure_extras(
+        self, params: Mapping[str, Any], model: str, *, size_bytes: int
+    ) -> int:
+        """`count_extras`, in a thread when the fields are long: `size_bytes` is their JSON's size,
+        or that of anything that holds them."""
+        if size_bytes <= INLINE_BYTES and vocabulary.is_loaded(model):
+            return self.count_extras(params, model)
+        return await self._in_thread(self.count_extras, params, model)
+
     def count_request(self, request: Mapping[str, Any], model: str) -> int:
         """The tokens of a whole chat request that is at hand as values, not cached by message."""
         messages = request.get("messages")
@@ -174,21 +188,15 @@ class Meter:
     def _count_all(self, items: Sequence[tuple[bytes, Message]], model: str) -> tuple[int, ...]:
         return tuple(self.count_message(raw, message, model) for raw, message in items)
 
-    async def _in_thread(self, work: Any, *arguments: Any) -> tuple[int, ...]:
-        counts: tuple[int, ...] = await asyncio.get_running_loop().run_in_executor(
-            self._threads, work, *arguments
-        )
-        return counts
+    async def _in_thread(self, work: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
+        call = partial(work, *arguments, **options)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
 
-def _key(raw: bytes, model: str) -> bytes:
-    # The model stands in the key: images cost by model, not by vocabulary.
-    return blake2b(raw, digest_size=16, key=_model_key(model)).digest()
-
-
-@lru_cache(maxsize=512)
-def _model_key(model: str) -> bytes:
-    return blake2b(model.encode("utf-8", "replace"), digest_size=16).digest()
+def _key(raw: bytes, model: str) -> _Key:
+    # The model stands in the key: images cost by model, not by vocabulary. sha256 runs in hardware
+    # on most machines, at twice the speed of blake2b (613 KB in 354 messages: 0.5 and 1.0 ms).
+    return model, sha256(raw).digest()
 
 
 def _image_tokens(of: CountedMessage, model: str) -> int:

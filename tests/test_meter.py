@@ -426,6 +426,15 @@ def test_extras_are_counted_once(meter: Meter, monkeypatch: pytest.MonkeyPatch) 
     assert meter.count_extras({"tools": tools, "temperature": 0}, "o3") == first
 
 
+@pytest.mark.parametrize("size_bytes", [100, 10_000_000])
+async def test_extras_cost_the_same_on_and_off_the_event_loop(
+    meter: Meter, size_bytes: int
+) -> None:
+    extras = {"tools": nested_tools()}
+    measured = await Meter().measure_extras(extras, MODEL, size_bytes=size_bytes)
+    assert measured == meter.count_extras(extras, MODEL)
+
+
 # ---- the cache and the event loop
 
 
