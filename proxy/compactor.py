@@ -3,7 +3,7 @@ recovery from an overflow and compaction by hand are three walks over the same s
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from proxy.core.aims import enough, over_limit, overflow_aim, pressure_aim
 from proxy.core.budget import trigger_fires
@@ -11,7 +11,6 @@ from proxy.core.compaction import (
     Aim,
     Cause,
     Reason,
-    Words,
     as_shrink,
     floor_tokens,
     plan_prune,
@@ -22,7 +21,8 @@ from proxy.core.compaction import (
     with_digest,
 )
 from proxy.core.errors import HistoryChanged, StoreUnavailable
-from proxy.core.offloading import offload_for_tokens
+from proxy.core.offloading import offload_after_refusal, offload_for_tokens
+from proxy.core.overflow import Refusal
 from proxy.core.pruning import shrink_to
 from proxy.core.replacements import NewReplacement, Replacement, ReplacementKind
 from proxy.core.surface import RANGE_KINDS, planned_ids
@@ -34,16 +34,6 @@ from proxy.surfaces import Surfaces
 from proxy.turn import Turn
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class CompactionPolicy:
-    """The operator's choices for one model."""
-
-    enabled: bool = True
-    retries: int = 1
-    digest_allowed: bool = True
-    words: Words = field(default_factory=Words)
 
 
 class Compactor:
@@ -59,44 +49,50 @@ class Compactor:
         self._meter = meter
         self._events = events
 
-    async def relieve(self, turn: Turn, policy: CompactionPolicy, allowance: Allowance) -> Turn:
+    async def relieve(self, turn: Turn, allowance: Allowance) -> Turn:
         """Compact under pressure, if it is still there once others' work is known."""
         turn = await self._adopted(turn)
         turn = await self._settled(turn)
         if not fires(turn):
             return turn
         aim = pressure_aim(turn.budget, turn.priced)
-        if _envelope_too_large(turn, aim, policy):
+        if _envelope_too_large(turn, aim):
             return turn.because(Reason.ENVELOPE_TOO_LARGE)
         turn = await self._pruned_if_enough(turn, aim)
         turn = await self._offloaded_if_enough(turn, aim)
         if fires(turn):
-            turn = await self._summarised(turn, aim, policy, allowance)
+            turn = await self._summarised(turn, aim, allowance)
         if over_limit(aim, turn.priced):
-            turn = await self._last_resort(turn, aim, policy)
+            turn = await self._last_resort(turn, aim)
         return turn
 
     async def recover(
         self,
         turn: Turn,
         stated_limit_tokens: int | None,
-        policy: CompactionPolicy,
         allowance: Allowance,
     ) -> Turn:
         """Compact after the provider's own refusal, whatever our count says."""
         turn = await self._adopted(turn)
         turn = await self._settled(turn)
         aim = overflow_aim(turn.budget, turn.priced, stated_limit_tokens)
-        if _envelope_too_large(turn, aim, policy):
+        if _envelope_too_large(turn, aim):
             return turn.because(Reason.ENVELOPE_TOO_LARGE)
         turn = await self._pruned(turn, aim)
         turn = await self._offloaded_if_enough(turn, aim)
         if not enough(aim, turn.priced.total_tokens):
             before = turn.generation
-            turn = await self._summarised(turn, aim, policy, allowance)
+            turn = await self._summarised(turn, aim, allowance)
             if turn.generation == before or over_limit(aim, turn.priced):
-                turn = await self._last_resort(turn, aim, policy)
+                turn = await self._last_resort(turn, aim)
         return turn
+
+    async def offload(self, turn: Turn, refusal: Refusal) -> Turn:
+        """Offload images after a refusal that their number, size or presence caused."""
+        new = offload_after_refusal(
+            turn.priced, self._surfaces.images(turn), refusal, body_bytes=len(turn.body())
+        )
+        return (await self.committed(turn, new)).did("offload") if new else turn
 
     async def _adopted(self, turn: Turn) -> Turn:
         """Take over what another model's conversation of this tenant already replaced."""
@@ -183,10 +179,9 @@ class Compactor:
         new = offload_for_tokens(turn.priced, images, target * 90 // 100)
         return (await self.committed(turn, new)).did("offload") if new else turn
 
-    async def _summarised(
-        self, turn: Turn, aim: Aim, policy: CompactionPolicy, allowance: Allowance
-    ) -> Turn:
+    async def _summarised(self, turn: Turn, aim: Aim, allowance: Allowance) -> Turn:
         """At most 1 + retries summaries, the second with R = 0 and only after a landed first."""
+        policy = turn.rules.compaction
         for attempt in range(1 + policy.retries):
             view = turn.priced
             plan = plan_range(
@@ -214,8 +209,9 @@ class Compactor:
                 return turn
         return turn
 
-    async def _last_resort(self, turn: Turn, aim: Aim, policy: CompactionPolicy) -> Turn:
+    async def _last_resort(self, turn: Turn, aim: Aim) -> Turn:
         """A digest, made without a model, then the newest oversized tool results cut to fit."""
+        policy = turn.rules.compaction
         for tail_tokens in (None, 0) if policy.digest_allowed else ():
             plan = plan_range(
                 turn.priced,
@@ -260,10 +256,11 @@ def fires(turn: Turn) -> bool:
     return trigger_fires(turn.budget, turn.priced.total_tokens, len(turn.surface.items))
 
 
-def _envelope_too_large(turn: Turn, aim: Aim, policy: CompactionPolicy) -> bool:
+def _envelope_too_large(turn: Turn, aim: Aim) -> bool:
     if aim.limit_tokens is None:
         return False
-    return floor_tokens(turn.priced, aim, policy.words, shrunk=True) > aim.limit_tokens
+    words = turn.rules.compaction.words
+    return floor_tokens(turn.priced, aim, words, shrunk=True) > aim.limit_tokens
 
 
 def _for_this_request(turn: Turn, new: Sequence[NewReplacement]) -> tuple[Replacement, ...]:

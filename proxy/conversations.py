@@ -91,7 +91,7 @@ class Conversations:
         )
 
     def _remember(self, tenant: str, name: str, last: bytes) -> None:
-        """Only the last request of a conversation names it, as in the store: a fork is a new one."""
+        """Only its last request names a conversation, as in the store: a fork is a new one."""
         before = self._last.get((tenant, name))
         if before is not None and self._names.get((tenant, before)) == name:
             del self._names[tenant, before]

@@ -13,12 +13,13 @@ from proxy.core.messages import texts_of
 from proxy.core.overflow import Refusal, classify
 from proxy.core.recovery import Replays, Step, next_step, shows_first_error
 from proxy.holding import Opening
+from proxy.model_rules import ModelRules
 from proxy.own_work import OwnWork
 from proxy.provider import Provider
 from proxy.range_runs import Allowance
 from proxy.relay import Caller, provider_request
 from proxy.reply import Reply
-from proxy.rulebook import ModelRules, Rulebook
+from proxy.rulebook import Rulebook
 from proxy.surfaces import Surfaces
 from proxy.turn import Turn, facts
 from proxy.wire import ChatRequest
@@ -65,7 +66,7 @@ class Pipeline:
     async def chat(self, request: ChatRequest, caller: Caller, own_work: OwnWork) -> Outcome:
         """Answer one chat request. Raises ProviderError when the provider cannot be reached."""
         rules = await self._rulebook.rules(caller, request)
-        turn = await self._surfaces.open(request, caller, rules.budget)
+        turn = await self._surfaces.open(request, caller, rules)
         turn = await self._conversations.named(turn)
         allowance = Allowance()
         turn = await self._weighed(turn, rules)
@@ -96,7 +97,7 @@ class Pipeline:
             return turn
         try:
             with own_work.busy():
-                return await self._compactor.relieve(turn, rules.compaction, allowance)
+                return await self._compactor.relieve(turn, allowance)
         except Exception:
             log.exception("compaction failed, sent as it was conversation=%s", turn.conversation)
             return turn.because(Reason.SUMMARY_FAILED)
@@ -117,7 +118,7 @@ class Pipeline:
             step = next_step(
                 refusal,
                 sent.replays,
-                max_context_replays=rules.max_overflow_replays,
+                max_context_replays=rules.compaction.max_overflow_replays,
                 images=images,
             )
             if refusal is None or step is Step.RELAY:
@@ -175,7 +176,6 @@ class Pipeline:
             return await self._compactor.recover(
                 await self._surfaces.price(priced),
                 refusal.window_tokens,
-                rules.compaction,
                 allowance,
             )
         except Exception:

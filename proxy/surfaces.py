@@ -9,8 +9,7 @@ from hashlib import blake2b
 from cachetools import LRUCache
 
 from proxy.anchor_book import AnchorBook
-from proxy.core.anchors import scaled
-from proxy.core.budget import Budget
+from proxy.core.anchors import Sent, scaled
 from proxy.core.compaction import View
 from proxy.core.errors import StoreUnavailable
 from proxy.core.fingerprints import chain as fingerprint_chain
@@ -24,6 +23,7 @@ from proxy.core.replacements import Replacement, Scope
 from proxy.core.surface import fold, matching
 from proxy.image_sizes import part_size
 from proxy.meter import Meter
+from proxy.model_rules import ModelRules
 from proxy.relay import Caller
 from proxy.store.store import Store
 from proxy.turn import Counted, Turn, raw_items
@@ -48,7 +48,7 @@ class Surfaces:
         self._key = fingerprint_key
         self._meanings: MutableMapping[bytes, bytes] = LRUCache(MEANINGS_REMEMBERED)
 
-    async def open(self, request: ChatRequest, caller: Caller, budget: Budget) -> Turn:
+    async def open(self, request: ChatRequest, caller: Caller, rules: ModelRules) -> Turn:
         """The request's place in its conversation and its surface as stored, not yet priced."""
         scope = Scope(caller.tenant, caller.upstream.name, request.model)
         pairing = pair(request.history)
@@ -62,7 +62,7 @@ class Surfaces:
             applied=(),
             surface=fold(request.history, pairing, ()),
             raw_items=request.raw_history,
-            budget=budget,
+            rules=rules,
         )
         return await self.refresh(turn)
 
@@ -117,11 +117,24 @@ class Surfaces:
             item_tokens=tuple(scaled(tokens, ratio) for tokens in item_counts),
             history_tokens=tuple(scaled(tokens, ratio) for tokens in history),
             fixed_tokens=scaled(extras + head, ratio),
-            total_tokens=self._anchors.total(
-                turn.scope, turn.chain, turn.surface.visible, counted.surface_tokens
-            ),
+            total_tokens=self._anchors.total(self.sent(turn, counted)),
         )
         return replace(turn, view=view, counted=counted)
+
+    def sent(self, turn: Turn, counted: Counted) -> Sent:
+        """What the provider's figure for this surface would be about."""
+        images = sum(
+            self._meter.image_tokens(item.message, turn.scope.model)
+            for item in turn.surface.items
+            if isinstance(item.message.get("content"), list)
+        )
+        return Sent(
+            scope=turn.scope,
+            chain=turn.chain,
+            visible=turn.surface.visible,
+            counted_tokens=counted.surface_tokens,
+            image_tokens=images,
+        )
 
     def bound(self, turn: Turn) -> int:
         """No count of what would be forwarded can exceed this: bytes, and the price of images."""

@@ -9,6 +9,7 @@ from proxy.core.compaction import Reason, View
 from proxy.core.ranges import Pairing
 from proxy.core.replacements import Replacement, Scope, generation_of
 from proxy.core.surface import Surface
+from proxy.model_rules import ModelRules
 from proxy.relay import Caller
 from proxy.wire import ChatRequest, encode_message, with_messages
 
@@ -33,7 +34,7 @@ class Turn:
     applied: tuple[Replacement, ...] = field(repr=False)
     surface: Surface = field(repr=False)
     raw_items: tuple[bytes, ...] = field(repr=False)
-    budget: Budget
+    rules: ModelRules
     view: View | None = field(default=None, repr=False)
     counted: Counted | None = None
     bound_tokens: int | None = None
@@ -42,6 +43,11 @@ class Turn:
     reason: Reason | None = None
     degraded: str | None = None
     summary_tokens: int = 0
+
+    @property
+    def budget(self) -> Budget:
+        """W, O, B, T and R of this request."""
+        return self.rules.budget
 
     @property
     def root(self) -> bytes:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from proxy.core.compaction import View, edit, newest_user
+from proxy.core.images import offload_count, offload_for_bytes
+from proxy.core.overflow import Refusal, RefusalKind
 from proxy.core.replacements import NewReplacement, ReplacementKind
 
 
@@ -61,3 +63,33 @@ def offload_for_tokens(
         chosen.append(image)
         excess -= image.tokens
     return offloads(view, chosen) if chosen and excess <= 0 else ()
+
+
+def offload_after_refusal(
+    view: View, images: Sequence[SurfaceImage], refusal: Refusal, *, body_bytes: int
+) -> tuple[NewReplacement, ...]:
+    """What a refusal asks to offload: all, the ones too large, or as many of the oldest as needed.
+
+    A byte limit on single images takes those that exceed it, whoever sent them; a limit on the body
+    or on the number of images takes the oldest; no usable number takes half of those left.
+    """
+    ordered = in_offload_order(view, images)
+    if refusal.takes_no_images:
+        return offloads(view, ordered)
+    if refusal.kind is RefusalKind.PAYLOAD_TOO_LARGE:
+        count = offload_for_bytes(
+            [image.size_bytes for image in ordered],
+            body_bytes,
+            refusal.limit_bytes,
+            refusal.actual_bytes,
+        )
+        return offloads(view, ordered[:count])
+    if refusal.limit_bytes is not None and refusal.image_limit is None:
+        # Providers count the decoded image; base64 is a third longer.
+        too_large = [i for i in ordered if i.size_bytes * 3 // 4 > refusal.limit_bytes]
+        if too_large:
+            return offloads(view, too_large)
+    count = offload_count(
+        len(ordered), image_limit=refusal.image_limit, image_count=refusal.image_count
+    )
+    return offloads(view, ordered[:count])

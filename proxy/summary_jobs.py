@@ -1,0 +1,132 @@
+"""From a planned range to a task for the summariser: who may be asked, with whose credential, and
+the range exactly as it was last sent."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from proxy.anchor_book import AnchorBook
+from proxy.core.anchors import scaled
+from proxy.core.compaction import RangePlan, earlier_summary
+from proxy.core.messages import Message
+from proxy.core.replacements import Scope
+from proxy.core.surface import Item
+from proxy.meter import Meter
+from proxy.provider import Provider
+from proxy.relay import Upstream, own_request
+from proxy.summarizer import (
+    Candidate,
+    Summarizer,
+    SummaryCall,
+    SummaryOutcome,
+    SummaryReply,
+    SummaryTask,
+)
+from proxy.turn import Turn
+
+MAX_SUMMARY_BYTES = 4 * 1024 * 1024
+
+
+class SummaryJobs:
+    """Asks for the summary of one range on behalf of one turn."""
+
+    def __init__(
+        self,
+        *,
+        summarizer: Summarizer,
+        provider: Provider,
+        meter: Meter,
+        anchors: AnchorBook,
+        upstreams: Mapping[str, Upstream],
+    ) -> None:
+        """`upstreams` are those configured, by name."""
+        self._summarizer = summarizer
+        self._provider = provider
+        self._meter = meter
+        self._anchors = anchors
+        self._upstreams = upstreams
+
+    async def summarise(self, turn: Turn, plan: RangePlan, failures_allowed: int) -> SummaryOutcome:
+        """The summary, or why there is none. Cancelling this cancels the call under way."""
+
+        async def ask(call: SummaryCall) -> SummaryReply:
+            return await self._ask(turn, call)
+
+        return await self._summarizer.summarise(self._task(turn, plan, failures_allowed), ask)
+
+    async def _ask(self, turn: Turn, call: SummaryCall) -> SummaryReply:
+        upstream = self._upstream(turn, call.upstream)
+        reply = await self._provider.send(own_request(upstream, call.body, caller=turn.caller))
+        try:
+            body = await reply.whole(max_bytes=MAX_SUMMARY_BYTES)
+        finally:
+            await reply.aclose()
+        return SummaryReply(reply.status, body)
+
+    def _upstream(self, turn: Turn, name: str) -> Upstream:
+        if name == turn.caller.upstream.name:
+            return turn.caller.upstream
+        return self._upstreams[name]
+
+    def _task(self, turn: Turn, plan: RangePlan, failures_allowed: int) -> SummaryTask:
+        view, policy = turn.priced, turn.rules.compaction
+        stretches = [s for s in view.surface.stretches if s.end <= plan.end]
+        last = max((s.last for s in stretches), default=0)
+        head = turn.request.raw_messages[: turn.request.head_length]
+        return SummaryTask(
+            tenant=turn.scope.tenant,
+            candidates=self._candidates(turn),
+            fields=turn.request.fields,
+            raw_messages=(*head, *turn.raw_items[:last]),
+            messages=told_messages(turn, view.surface.items[:last]),
+            replay_tokens=view.fixed_tokens + sum(view.item_tokens[:last]),
+            range_tokens=plan.range_tokens,
+            cap_tokens=plan.summary_cap_tokens,
+            timeout_seconds=policy.summary_timeout_seconds,
+            failures_allowed=failures_allowed,
+            earlier_summary=earlier_summary(view) or None,
+            mode=policy.summary_mode,
+            role_alternation=policy.words.role_alternation,
+        )
+
+    def _candidates(self, turn: Turn) -> Sequence[Candidate]:
+        own = turn.caller.upstream.name
+        chosen = turn.rules.compaction.summarizers
+        if not chosen:
+            window = turn.rules.budget.window_tokens
+            limit = turn.rules.budget.input_limit_tokens
+            known = min((n for n in (window, limit) if n is not None), default=None)
+            return [self._candidate(turn, own, turn.scope.model, known)]
+        return [self._candidate(turn, s.upstream, s.model, s.window_tokens) for s in chosen]
+
+    def _candidate(
+        self, turn: Turn, upstream: str, model: str, window_tokens: int | None
+    ) -> Candidate:
+        same_upstream = upstream == turn.caller.upstream.name
+        return Candidate(
+            upstream=upstream,
+            model=model,
+            context_window=window_tokens,
+            count=self._counter(replace(turn.scope, upstream=upstream, model=model)),
+            own=same_upstream and model == turn.scope.model,
+            same_upstream=same_upstream,
+        )
+
+    def _counter(self, scope: Scope) -> Callable[[str], int]:
+        ratio = self._anchors.ratio(scope)
+        return lambda text: scaled(self._meter.count_text(text, scope.model), ratio)
+
+
+def told_messages(turn: Turn, items: Sequence[Item]) -> tuple[Message, ...]:
+    """What a transcript tells: the range without an earlier frame, which is told as its summary.
+
+    A message that a frame was merged into is told as the client sent it.
+    """
+    leading = turn.surface.leading()
+    merged = leading is not None and bool(leading.payload.get("merge"))
+    history = turn.request.history
+    told: list[Message] = []
+    for index, item in enumerate(items):
+        if item.position is None:
+            continue
+        told.append(history[item.position] if merged and index == 0 else item.message)
+    return tuple(told)
