@@ -1,0 +1,379 @@
+"""Replacements in the database, and what this process remembers of them.
+
+A row never changes but for `revoked` and the time of its last use, so payloads are cached for ever
+by id. A whole answer is cached only while this process alone writes to the database.
+"""
+
+import json
+import uuid
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cachetools import LRUCache, TTLCache
+from sqlalchemy import and_, bindparam, case, insert, null, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from proxy.core.errors import HistoryChanged, LeaseLost
+from proxy.core.replacements import NewReplacement, Replacement, ReplacementKind, Scope
+from proxy.store.database import AnyRow, Database
+from proxy.store.leases import lease_is_ours
+from proxy.store.schema import DatabaseNow, replacements
+from proxy.store.store import Lease
+
+PAYLOAD_CACHE_BYTES = 64 * 1024 * 1024
+REMEMBERED_ROWS = 200_000  # some 300 bytes each
+CROWDED_ROWS = 500  # more than this under one root (chats that begin alike): look up by the chain
+IN_LIST = 8_000  # SQLite takes 32,766 parameters, PostgreSQL 32,767
+TOUCH_SECONDS = 3600.0  # often enough for a retention that counts in days
+TOUCHED_IDS = 200_000
+
+Chain = Set[bytes] | Mapping[bytes, Any]
+
+_LIGHT = (
+    replacements.c.id,
+    replacements.c.seq,
+    replacements.c.kind,
+    replacements.c.start,
+    replacements.c.stop,
+    replacements.c.end_fingerprint,
+    replacements.c.revoked,
+)
+_OF_ROOT = and_(
+    replacements.c.tenant == bindparam("tenant"),
+    replacements.c.root == bindparam("root"),
+    replacements.c.upstream == bindparam("upstream"),
+    replacements.c.model == bindparam("model"),
+)
+_IS_NEWS = replacements.c.seq > bindparam("known")
+# One statement for the hot path: a payload comes along iff its row is news to this process.
+_NEWS = (
+    select(*_LIGHT, case((_IS_NEWS, replacements.c.payload), else_=null()).label("payload"))
+    .where(_OF_ROOT)
+    .order_by(replacements.c.seq)
+    .limit(CROWDED_ROWS + 1)
+)
+_IN_CHAIN = (
+    select(*_LIGHT, null().label("payload"))
+    .where(_OF_ROOT, replacements.c.end_fingerprint.in_(bindparam("chain", expanding=True)))
+    .order_by(replacements.c.seq)
+)
+_PAYLOADS = select(replacements.c.id, replacements.c.payload).where(
+    replacements.c.id.in_(bindparam("ids", expanding=True))
+)
+_BY_ID = select(replacements).where(
+    replacements.c.tenant == bindparam("tenant"), replacements.c.id == bindparam("id")
+)
+# Ends of every other scope of the tenant, the best first: what reaches furthest, then the newest.
+_OTHER_SCOPES = (
+    select(replacements.c.upstream, replacements.c.model, replacements.c.end_fingerprint)
+    .where(
+        replacements.c.tenant == bindparam("tenant"),
+        replacements.c.root == bindparam("root"),
+        (replacements.c.upstream != bindparam("upstream"))
+        | (replacements.c.model != bindparam("model")),
+        replacements.c.revoked.is_(False),
+        replacements.c.kind.in_((ReplacementKind.SUMMARY, ReplacementKind.DIGEST)),
+    )
+    .order_by(replacements.c.stop.desc(), replacements.c.seq.desc())
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The rows of one root without their payloads; `fresh` when no query could say more."""
+
+    rows: tuple[Replacement, ...]
+    fresh: bool
+
+
+class ReplacementRows:
+    """The part of a store that holds replacements."""
+
+    def __init__(self, database: Database) -> None:
+        """Nothing is read yet."""
+        self._database = database
+        self._payloads: LRUCache[str, tuple[Mapping[str, Any], int]] = LRUCache(
+            PAYLOAD_CACHE_BYTES, getsizeof=lambda entry: entry[1] + 200
+        )
+        self._known: LRUCache[tuple[Scope, bytes], _Known] = LRUCache(
+            REMEMBERED_ROWS, getsizeof=lambda known: len(known.rows) + 1
+        )
+        self._crowded: LRUCache[tuple[Scope, bytes], bool] = LRUCache(10_000)
+        self._touched: TTLCache[str, bool] = TTLCache(TOUCHED_IDS, TOUCH_SECONDS)
+        self._to_touch: set[str] = set()
+        self._changes = 0  # grows with every change of ours, so that a slow read is not cached
+
+    async def replacements(
+        self, scope: Scope, root: bytes, chain: Collection[bytes]
+    ) -> tuple[Replacement, ...]:
+        """At most one query: none when the cached answer holds, two after a payload was evicted."""
+        known = self._known.get((scope, root))
+        if known is not None and known.fresh and self._database.sole:
+            rows = _matching(known.rows, chain)
+        else:
+            rows = await self._database.read(
+                lambda connection: self._read(connection, scope, root, chain)
+            )
+        self._used(rows)
+        return await self._with_payloads(rows)
+
+    def remembered(
+        self, scope: Scope, root: bytes, chain: Collection[bytes]
+    ) -> tuple[Replacement, ...]:
+        """What was last seen, without those whose payload had to make room."""
+        known = self._known.get((scope, root))
+        rows = _matching(known.rows, chain) if known is not None else ()
+        return tuple(
+            replace(row, payload=self._payloads[row.id][0])
+            for row in rows
+            if row.id in self._payloads
+        )
+
+    async def adoptable(
+        self, scope: Scope, root: bytes, chain: Collection[bytes]
+    ) -> tuple[Replacement, ...]:
+        """All of one scope, since those of several need not nest."""
+
+        async def work(connection: AsyncConnection) -> tuple[Replacement, ...]:
+            looked_up = _as_set(chain)
+            answer = await connection.execute(_OTHER_SCOPES, _root_parameters(scope, root))
+            for row in answer:
+                if row.end_fingerprint in looked_up:
+                    other = Scope(scope.tenant, row.upstream, row.model)
+                    return await self._read(connection, other, root, looked_up)
+            return ()
+
+        rows = await self._database.read(work)
+        return await self._with_payloads([row for row in rows if _applies(row)])
+
+    async def commit(
+        self,
+        scope: Scope,
+        root: bytes,
+        chain: Collection[bytes],
+        *,
+        planned_on: Sequence[str],
+        new: Sequence[NewReplacement],
+        lease: Lease | None,
+        conversation: str,
+    ) -> tuple[Replacement, ...]:
+        """Compare and set, in one transaction that holds the lock of (scope, root)."""
+        looked_up = _as_set(chain)
+
+        async def work(connection: AsyncConnection) -> tuple[Replacement, ...]:
+            await self._database.lock(connection, scope.tenant, scope.upstream, scope.model, root)
+            if lease is not None and not await lease_is_ours(connection, lease):
+                raise LeaseLost("The lease of this compaction expired or was taken over.")
+            rows = await self._read(connection, scope, root, looked_up)
+            backoffs = {row.id for row in rows if row.kind is ReplacementKind.BACKOFF}
+            if {row.id for row in rows if _applies(row)} != set(planned_on) - backoffs:
+                raise HistoryChanged("Another compaction of this history was stored meanwhile.")
+            return tuple([await _insert(connection, scope, root, one, conversation) for one in new])
+
+        stored = await self._database.write(work)
+        for replacement in stored:
+            self._remember_payload(replacement.id, replacement.payload)
+        self._changed(scope, root, stored)
+        return stored
+
+    async def revoke(self, tenant: str, replacement_id: str) -> Replacement | None:
+        """Under the same lock as `commit`, so that no commit is planned on a revoked one."""
+
+        async def work(connection: AsyncConnection) -> tuple[Scope, bytes, Replacement] | None:
+            parameters = {"tenant": tenant, "id": replacement_id}
+            row = (await connection.execute(_BY_ID, parameters)).first()
+            if row is None:
+                return None
+            await self._database.lock(connection, row.tenant, row.upstream, row.model, row.root)
+            await connection.execute(
+                update(replacements).where(replacements.c.seq == row.seq).values(revoked=True)
+            )
+            revoked = replace(_from_row(row), payload=json.loads(row.payload), revoked=True)
+            return Scope(tenant, row.upstream, row.model), row.root, revoked
+
+        found = await self._database.write(work)
+        if found is None:
+            return None
+        scope, root, revoked = found
+        self._changed(scope, root, (revoked,))
+        return revoked
+
+    async def touch(self, ids: Collection[str]) -> None:
+        """Mark replacements as used now."""
+        if ids:
+            await self._database.write(lambda connection: _touch(connection, ids))
+
+    def forget_answers(self) -> None:
+        """Rows were deleted: nothing that is remembered holds any more."""
+        self._changes += 1
+        self._known.clear()
+
+    async def touch_used(self, connection: AsyncConnection) -> Collection[str]:
+        """Write down the uses that were not written yet; `touched` says that it is done."""
+        ids = tuple(self._to_touch)
+        await _touch(connection, ids)
+        return ids
+
+    def touched(self, ids: Iterable[str]) -> None:
+        """The transaction that wrote these uses is committed."""
+        self._to_touch.difference_update(ids)
+
+    def _used(self, rows: Iterable[Replacement]) -> None:
+        for row in rows:
+            if row.id not in self._touched:
+                self._touched[row.id] = True
+                self._to_touch.add(row.id)
+
+    async def _read(
+        self, connection: AsyncConnection, scope: Scope, root: bytes, chain: Collection[bytes]
+    ) -> tuple[Replacement, ...]:
+        """The rows that match, without payloads, which are in the cache afterwards."""
+        key = (scope, root)
+        if key in self._crowded:
+            return await self._read_crowded(connection, scope, root, chain)
+        changes = self._changes
+        known = self._known.get(key)
+        order = known.rows[-1].order if known is not None and known.rows else 0
+        answer = await connection.execute(_NEWS, {**_root_parameters(scope, root), "known": order})
+        found = answer.all()
+        if len(found) > CROWDED_ROWS:
+            self._crowded[key] = True
+            return await self._read_crowded(connection, scope, root, chain)
+        rows = tuple(self._keep(row) for row in found)
+        if changes == self._changes and len(rows) < REMEMBERED_ROWS:
+            self._known[key] = _Known(rows, fresh=self._database.sole)
+        return _matching(rows, chain)
+
+    async def _read_crowded(
+        self, connection: AsyncConnection, scope: Scope, root: bytes, chain: Collection[bytes]
+    ) -> tuple[Replacement, ...]:
+        fingerprints = list(chain)
+        rows: list[Replacement] = []
+        for first in range(0, len(fingerprints), IN_LIST):
+            part = fingerprints[first : first + IN_LIST]
+            answer = await connection.execute(
+                _IN_CHAIN, {**_root_parameters(scope, root), "chain": part}
+            )
+            rows.extend(self._keep(row) for row in answer)
+        rows.sort(key=lambda row: row.order)
+        self._known[scope, root] = _Known(tuple(rows), fresh=False)
+        return tuple(rows)
+
+    def _keep(self, row: AnyRow) -> Replacement:
+        if row.payload is not None:
+            self._remember_payload(row.id, json.loads(row.payload), len(row.payload))
+        return _from_row(row)
+
+    async def _with_payloads(self, rows: Sequence[Replacement]) -> tuple[Replacement, ...]:
+        missing = [row.id for row in rows if row.id not in self._payloads]
+        fetched: dict[str, Mapping[str, Any]] = {}
+        if missing:
+
+            async def work(connection: AsyncConnection) -> dict[str, str]:
+                answer = await connection.execute(_PAYLOADS, {"ids": missing[:IN_LIST]})
+                return {row.id: row.payload for row in answer}
+
+            for id, text in (await self._database.read(work)).items():
+                fetched[id] = json.loads(text)
+                self._remember_payload(id, fetched[id], len(text))
+        return tuple(
+            replace(
+                row, payload=fetched[row.id] if row.id in fetched else self._payloads[row.id][0]
+            )
+            for row in rows
+            # one that is gone was forgotten between the two reads
+            if row.id in fetched or row.id in self._payloads
+        )
+
+    def _remember_payload(
+        self, id: str, payload: Mapping[str, Any], size_bytes: int | None = None
+    ) -> None:
+        size_bytes = len(json.dumps(payload)) if size_bytes is None else size_bytes
+        if size_bytes < PAYLOAD_CACHE_BYTES // 4:
+            self._payloads[id] = (payload, size_bytes)
+
+    def _changed(self, scope: Scope, root: bytes, rows: Sequence[Replacement]) -> None:
+        """Remember our own change at once; the next read asks the database again."""
+        self._changes += 1
+        known = self._known.get((scope, root))
+        merged = {row.id: row for row in (known.rows if known is not None else ())}
+        merged.update((row.id, replace(row, payload={})) for row in rows)
+        ordered = tuple(sorted(merged.values(), key=lambda row: row.order))
+        self._known[scope, root] = _Known(ordered, fresh=False)
+
+
+def _applies(row: Replacement) -> bool:
+    return not row.revoked and row.kind is not ReplacementKind.BACKOFF
+
+
+def _as_set(chain: Collection[bytes]) -> Chain:
+    return chain if isinstance(chain, (Set, Mapping)) else frozenset(chain)
+
+
+def _matching(rows: Iterable[Replacement], chain: Collection[bytes]) -> tuple[Replacement, ...]:
+    rows = tuple(rows)
+    if not rows:
+        return ()
+    looked_up = _as_set(chain)
+    return tuple(row for row in rows if row.end_fingerprint in looked_up)
+
+
+def _root_parameters(scope: Scope, root: bytes) -> dict[str, Any]:
+    return {
+        "tenant": scope.tenant,
+        "upstream": scope.upstream,
+        "model": scope.model,
+        "root": root,
+    }
+
+
+def _from_row(row: AnyRow) -> Replacement:
+    return Replacement(
+        id=row.id,
+        order=row.seq,
+        kind=ReplacementKind(row.kind),
+        start=row.start,
+        end=row.stop,
+        end_fingerprint=row.end_fingerprint,
+        payload={},
+        revoked=row.revoked,
+    )
+
+
+async def _insert(
+    connection: AsyncConnection, scope: Scope, root: bytes, new: NewReplacement, conversation: str
+) -> Replacement:
+    id, payload = uuid.uuid4().hex, json.dumps(new.payload)
+    statement = (
+        insert(replacements)
+        .values(
+            **_root_parameters(scope, root),
+            id=id,
+            kind=new.kind.value,
+            start=new.start,
+            stop=new.end,
+            end_fingerprint=new.end_fingerprint,
+            payload=payload,
+            conversation=conversation,
+            revoked=False,
+            made_at=DatabaseNow(),
+            used_at=DatabaseNow(),
+        )
+        .returning(replacements.c.seq)
+    )
+    order = (await connection.execute(statement)).scalar_one()
+    # Decoded again, so that the maker sees exactly what every later reader will see.
+    return Replacement(
+        id, order, new.kind, new.start, new.end, new.end_fingerprint, json.loads(payload)
+    )
+
+
+async def _touch(connection: AsyncConnection, ids: Collection[str]) -> None:
+    listed = sorted(ids)
+    for first in range(0, len(listed), IN_LIST):
+        await connection.execute(
+            update(replacements)
+            .where(replacements.c.id.in_(listed[first : first + IN_LIST]))
+            .values(used_at=DatabaseNow())
+        )
