@@ -13,8 +13,10 @@ from proxy.core.messages import Message, head_length
 _RAW_BODY = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _RAW_LIST = msgspec.json.Decoder(list[msgspec.Raw])
 _ANY = msgspec.json.Decoder()
-_MESSAGE = msgspec.json.Decoder(dict[str, Any])
 _ENCODER = msgspec.json.Encoder()
+
+# What was read is walked again by recursion (hashed, encoded) from deeper in the stack than here.
+SPARE_FRAMES = 150
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +58,16 @@ def read_chat(body: bytes, *, default_model: str = "") -> ChatRequest | None:
 
     `default_model` is what the path names (Azure's deployments) for a body without `model`.
     """
+    return _with_frames_to_spare(SPARE_FRAMES, body, default_model)
+
+
+def _with_frames_to_spare(frames: int, body: bytes, default_model: str) -> ChatRequest | None:
+    """Read from deeper in the stack, so that nothing nested too deeply to be walked gets in."""
+    if frames:
+        return _with_frames_to_spare(frames - 1, body, default_model)
     try:
         return _read(body, default_model)
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError):
+    except (msgspec.DecodeError, ValueError):
         pass
     except RecursionError:
         return None
@@ -77,9 +86,16 @@ def _read(body: bytes, default_model: str) -> ChatRequest | None:
     fields = {key: b"" if key == "messages" else bytes(raw) for key, raw in raw_fields.items()}
     if not all(raw.startswith(b"{") for raw in raw_messages):
         return None
-    messages = tuple(_MESSAGE.decode(raw) for raw in raw_messages)
-    params = {key: _ANY.decode(raw) for key, raw in fields.items() if key != "messages"}
+    messages = tuple(_value(raw) for raw in raw_messages)
+    params = {key: _value(raw) for key, raw in fields.items() if key != "messages"}
     return _request(body, fields, params, (messages, raw_messages), default_model)
+
+
+def _value(raw: bytes) -> Any:
+    try:
+        return _ANY.decode(raw)
+    except msgspec.DecodeError:
+        return json.loads(raw)  # 1e400, which msgspec refuses
 
 
 def _read_leniently(body: bytes, default_model: str) -> ChatRequest | None:
@@ -112,7 +128,8 @@ def _request(
     parsed, raw = messages
     if not parsed:
         return None
-    model = params.get("model", default_model)
+    model = params.get("model")
+    model = default_model if model is None else model
     if not isinstance(model, str):
         return None
     return ChatRequest(
