@@ -2,7 +2,7 @@
 
 The wordings are rows of `overflow_signs.toml`, tried in order. Rate and quota wording, 401, 402,
 403 and 429 are never anything but other. A 5xx is believed only for rows that say so, or when the
-text states its limit. Only the first 16384 characters of what the body says are read.
+text states its limit. At most 16384 characters of what the body says are read.
 """
 
 import re
@@ -236,10 +236,12 @@ def _with_numbers(
                 break
         if _only_output_helps(stated):
             kind = RefusalKind.OUTPUT_LIMIT
-    if kind is RefusalKind.IMAGE_BUDGET and not sign.no_images:
+    if kind is RefusalKind.IMAGE_BUDGET:
         numbers.images(text, stated)
-    if kind in (RefusalKind.IMAGE_BUDGET, RefusalKind.PAYLOAD_TOO_LARGE):
-        numbers.sizes(text, stated)
+    if kind in (RefusalKind.IMAGE_BUDGET, RefusalKind.PAYLOAD_TOO_LARGE) and (
+        stated.image_limit is None
+    ):
+        numbers.sizes(text, stated, envelope.figures)
     return Refusal(
         kind,
         stated.window_tokens,

@@ -36,6 +36,8 @@ _FILLER = (
     r"(?:[\s(:=~<>≤'\[{-]|\b(?:is|are|was|of|only|to|about|around|approximately|at|just|currently"
     r"|be|the|a|an|than|tokens?|exactly|in|your|value|de|des|von|es|est|ist)\b|为|是|了)*$"
 )
+# A number with one of these is a size, not a count of images.
+_SIZE_UNIT = re.compile(r"\d| ?(?:[kmg]i?b\b|bytes|px|pixels?|x ?\d|%|\.\d)", re.IGNORECASE)
 _WIDE = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {0x212A: "K", 0x3000: " "}
 _UNITS = {"b": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 _SCALES = {"k": 1000, "m": 1_000_000, "万": 10_000}
@@ -189,15 +191,15 @@ class NumberReader:
         """Fill in image counts."""
         for pattern in self._images:
             found = pattern.search(text)
-            if found is not None:
-                groups = found.groupdict()
-                stated.image_limit = int(groups["limit"])
-                if groups.get("actual") is not None:
-                    stated.image_count = int(groups["actual"])
-                return
+            if found is None or _SIZE_UNIT.match(text, found.end("limit")):
+                continue
+            stated.image_limit = int(found["limit"])
+            if found.groupdict().get("actual") is not None:
+                stated.image_count = int(found["actual"])
+            return
 
-    def sizes(self, text: str, stated: Stated) -> None:
-        """Fill in byte sizes."""
+    def sizes(self, text: str, stated: Stated, figures: Mapping[str, int]) -> None:
+        """Fill in byte sizes, from the text or else from what the body lists."""
         for pattern in self._bytes:
             found = pattern.search(text)
             if found is not None:
@@ -206,6 +208,13 @@ class NumberReader:
                 if groups.get("actual") is not None:
                     stated.actual_bytes = _bytes(groups["actual"], None)
                 return
+        listed = {
+            role: next(
+                (n for name in self._figures[role] for n in _positive(figures.get(name))), None
+            )
+            for role in ("limit_bytes", "actual_bytes")
+        }
+        stated.limit_bytes, stated.actual_bytes = listed["limit_bytes"], listed["actual_bytes"]
 
 
 def _positive(value: int | None) -> Iterable[int]:

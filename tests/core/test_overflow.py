@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -56,6 +57,8 @@ EXAMPLES: list[tuple[str, int, str, dict[str, Any]]] = [
     ("context-exception", 400, "litellm.ContextWindowExceededError: vendor said no", {}),
     ("image-code", 400, "Refused.", {"code": "too_many_images"}),
     ("output-code", 400, "Stopped.", {"code": "max_tokens_exceeded"}),
+    ("hedged", 400, "Possible causes: the prompt is too long, or a parameter is wrong", {}),
+    ("snowflake-max-tokens", 400, "max tokens of 70000 exceeded", {}),
     ("negative-output", 400, "max_tokens must be at least 1, got -77.", {}),
     ("output-relation", 400, "max_tokens must be greater than the thinking budget_tokens", {}),
     ("output-subject", 400, "max_tokens must be at most 5000", {}),
@@ -128,6 +131,7 @@ def test_a_row_decides_its_example(
          (9000, 9500, None)),
         ("Der Prompt ist zu lang: 145.210 Tokens, Maximum 131.072", (131072, 145210, None)),
         ("模型的最大上下文长度为 9000 个 token，您的请求包含 9500 个 token", (9000, 9500, None)),
+        ("invalid params, context window exceeds limit (2013)", (None, None, None)),
         ("Prompt exceeds max length (request id: 20250101000000000000000123456789)",
          (None, None, None)),
         ("prompt is too long: 123456789012345678901234567890 tokens > 200000 maximum",
@@ -158,6 +162,16 @@ def test_an_output_cap_is_not_a_window(text: str, expected: int | None) -> None:
     refusal = said(text)
     assert refusal.kind is OUTPUT
     assert numbers(refusal) == (None, None, expected)
+
+
+def test_other_wordings_are_understood() -> None:
+    """Paraphrases, translations and look-alikes; `stated` is window, prompt, output."""
+    path = Path(__file__).with_name("overflow_wordings.jsonl")
+    for line in path.read_text("utf-8").splitlines():
+        row = json.loads(line)
+        refusal = said(row["text"], row["status"])
+        assert refusal.kind == row["kind"], row["text"]
+        assert list(numbers(refusal)) == row.get("stated", [None] * 3), row["text"]
 
 
 def test_a_sum_that_a_small_prompt_cannot_cause_is_an_output_limit() -> None:
@@ -206,6 +220,14 @@ def test_a_model_without_eyes_is_recognised_at_any_status_but_the_excluded_ones(
         assert refusal.kind is IMAGES
         assert refusal.takes_no_images
     assert said("At most 0 image(s) may be provided in one prompt.").takes_no_images
+    for text in (
+        "Could not process image",
+        "Unsupported image type, must be one of jpeg, png",
+        "The image exceeds the maximum size of 5 MB",
+        "Images are only allowed for messages with role 'user'",
+        "At most 4 image(s) may be provided in one prompt.",
+    ):
+        assert not said(text).takes_no_images
     assert said("image input is not supported", 403).kind is OTHER
 
 

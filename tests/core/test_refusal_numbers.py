@@ -81,10 +81,13 @@ def test_byte_units_scale() -> None:
         ("20 KB max", 20 * 1024),
     ):
         stated = Stated()
-        READER.sizes(text, stated)
+        READER.sizes(text, stated, {})
         assert stated.limit_bytes == expected
     stated = Stated()
-    READER.sizes("nothing", stated)
+    READER.sizes("too large", stated, {"limit": 100, "length": 700})
+    assert (stated.limit_bytes, stated.actual_bytes) == (100, 700)
+    stated = Stated()
+    READER.sizes("nothing", stated, {})
     READER.images("nothing", stated)
     assert (stated.limit_bytes, stated.image_limit) == (None, None)
 
@@ -106,4 +109,4 @@ def test_any_text_can_be_read(text: str) -> None:
     assert isinstance(tokens(text), Stated)
     assert READER.output(plain) is None or READER.output(plain) >= 0  # type: ignore[operator]
     READER.images(plain, Stated())
-    READER.sizes(plain, Stated())
+    READER.sizes(plain, Stated(), {})
