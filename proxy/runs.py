@@ -1,5 +1,5 @@
-"""Work that several requests wait for and none of them owns. A waiter that leaves only detaches; the
-work is cancelled when nobody waits, once per key: the next time it runs to its own end."""
+"""Work that several requests wait for and none of them owns. A waiter that leaves only detaches;
+the work is cancelled when nobody waits, once per key: the next time it runs to its own end."""
 
 import asyncio
 import time

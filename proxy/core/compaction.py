@@ -6,16 +6,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from proxy.core.frame import choose_fence, first_words
+from proxy.core.digest import plan_digest
+from proxy.core.frame import KeptWords, digest_payload, keep_words, summary_payload
 from proxy.core.messages import HEAD_ROLES, Message, is_real_user, role_of, text_of
 from proxy.core.pruning import Cut, cuts_to_payload, oversized_parts
 from proxy.core.ranges import Pairing, PricedUnit, retained_cut
 from proxy.core.replacements import NewReplacement, Replacement, ReplacementKind
-from proxy.core.rules import choose_rules, find_rules
 from proxy.core.surface import RANGE_KINDS, Surface
 
 MIN_NEW_TOKENS = 256
 FRAME_TOKENS = 120  # preamble, delimiters and headings of the frame, measured with o200k_base
+MIN_SUMMARY_TOKENS = 16  # some providers refuse a smaller output cap
 SHRUNK_CHARS = 1024  # the least that stays of a tool result cut as a last resort; chosen
 
 Count = Callable[[str], int]
@@ -116,14 +117,15 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class RangePlan:
-    """`history[0:end]` shall be replaced; `frame` is the payload but for the summary itself."""
+    """`history[0:end]` shall be replaced by a frame with `kept_words`, then the messages `kept`."""
 
     end: int
     end_fingerprint: bytes
     range_tokens: int
     new_tokens: int
     summary_cap_tokens: int
-    frame: dict[str, Any]
+    kept_words: KeptWords
+    kept: tuple[int, ...]
     dropped_instructions: int
 
 
@@ -169,35 +171,6 @@ def newest_user(history: Sequence[Message]) -> int | None:
 def first_user(history: Sequence[Message]) -> int | None:
     """The position of the first user message with something in it."""
     return next((p for p, message in enumerate(history) if is_real_user(message)), None)
-
-
-def frame_words(
-    view: View, cut: int, share_tokens: int, words: Words, count: Count
-) -> tuple[dict[str, Any], tuple[int, ...]]:
-    """The payload of a frame but for its summary, and the instructions that found no room."""
-    kept, left_out = verbatim_positions(view, cut, share_tokens // 8)
-    first = first_user(view.history)
-    quoted: dict[str, Any] | None = None
-    first_cap = min(words.keep_first_tokens, share_tokens // 16)
-    if first is not None and first < cut and first not in kept and first_cap > 0:
-        span = first_words(view.history[first], cap_tokens=first_cap, count=count)
-        quoted = {"position": first, **span}
-    users = [p for p in range(cut) if role_of(view.history[p]) == "user" and p not in kept]
-    rules, missing = choose_rules(
-        find_rules(view.history, users),
-        view.history,
-        cap_tokens=min(words.keep_rules_tokens, share_tokens // 16),
-        count=count,
-    )
-    payload = {
-        "format": 1,
-        "first": quoted,
-        "rules": [{"position": rule.position, "line": rule.line} for rule in rules],
-        "left_out": missing,
-        "kept": list(kept),
-        "merge": words.role_alternation,
-    }
-    return payload, left_out
 
 
 def floor_tokens(view: View, aim: Aim, words: Words, *, shrunk: bool = False) -> int:
@@ -250,15 +223,21 @@ def plan_range(
     new_tokens = sum(
         unit.tokens for unit in units if view.leading_end() <= unit.start and unit.end <= cut
     )
-    frame, dropped = frame_words(view, cut, aim.share_tokens, words, count)
+    kept, dropped = verbatim_positions(view, cut, aim.share_tokens // 8)
+    caps = (
+        min(words.keep_first_tokens, max(aim.share_tokens, 0) // 16),
+        min(words.keep_rules_tokens, max(aim.share_tokens, 0) // 16),
+    )
+    kept_words = keep_words(view.history, cut, kept=kept, caps_tokens=caps, count=count)
     cap = min(words.summary_max_tokens, aim.share_tokens // 6, range_tokens // 2)
     return RangePlan(
         end=cut,
         end_fingerprint=view.chain[cut - 1],
         range_tokens=range_tokens,
         new_tokens=new_tokens,
-        summary_cap_tokens=max(cap, 16),
-        frame=frame,
+        summary_cap_tokens=max(cap, MIN_SUMMARY_TOKENS),
+        kept_words=kept_words,
+        kept=kept,
         dropped_instructions=len(dropped),
     )
 
@@ -369,10 +348,33 @@ def as_shrink(view: View, position: int, cuts: Sequence[Cut]) -> NewReplacement:
     return edit(view, position, ReplacementKind.PRUNE, cuts_to_payload(cuts))
 
 
-def with_summary(plan: RangePlan, summary: str) -> NewReplacement:
+def with_summary(view: View, plan: RangePlan, words: Words, summary: str) -> NewReplacement:
     """The replacement that carries an accepted summary."""
-    payload = {**plan.frame, "summary": summary, "fence": choose_fence(summary)}
+    payload = summary_payload(
+        summary, plan.kept_words, view.history, kept=plan.kept, merge=words.role_alternation
+    )
     return NewReplacement(ReplacementKind.SUMMARY, 0, plan.end, plan.end_fingerprint, payload)
+
+
+def with_digest(view: View, plan: RangePlan, words: Words, count: Count) -> NewReplacement:
+    """The replacement made without a model: what was asked, done and answered, if it fits."""
+    digest = plan_digest(
+        view.history,
+        view.leading_end() if earlier_summary(view) else 0,
+        plan.end,
+        cap_tokens=plan.summary_cap_tokens,
+        count=count,
+        skip=plan.kept,
+    )
+    payload = digest_payload(
+        digest,
+        plan.kept_words,
+        view.history,
+        earlier_summary=earlier_summary(view) or None,
+        kept=plan.kept,
+        merge=words.role_alternation,
+    )
+    return NewReplacement(ReplacementKind.DIGEST, 0, plan.end, plan.end_fingerprint, payload)
 
 
 def earlier_summary(view: View) -> str:
