@@ -18,7 +18,6 @@ from proxy.core.messages import (
     part_text,
     parts_of,
     role_of,
-    tool_calls_of,
 )
 
 MESSAGE_TOKENS = 3
@@ -126,18 +125,28 @@ def counted(message: Message) -> CountedMessage:
 
 def _calls(message: Message) -> tuple[tuple[str, ...], int]:
     """Names and arguments of the calls, and what their marks cost."""
+    if role_of(message) != "assistant":
+        return (), 0
+    listed = message.get("tool_calls")
+    functions = [
+        call.get("function", call.get("custom"))
+        for call in (listed if isinstance(listed, list) else ())
+        if isinstance(call, Mapping)
+    ]
+    functions.append(message.get("function_call"))
     texts: list[str] = []
     mark_tokens = 0
-    for call in tool_calls_of(message):
-        if call.name or call.arguments:
-            texts += (call.name, call.arguments)
+    for function in functions:
+        if not isinstance(function, Mapping):
+            continue
+        name, arguments = function.get("name"), function.get("arguments", function.get("input"))
+        if isinstance(arguments, Mapping | list):
+            # Ollama and others take an object in place of its JSON.
+            arguments = json_text(arguments)
+        found = [text for text in (name, arguments) if isinstance(text, str) and text]
+        if found:
+            texts += found
             mark_tokens += CALL_TOKENS
-    listed = message.get("tool_calls")
-    for raw_call in listed if isinstance(listed, list) else ():
-        function = raw_call.get("function") if isinstance(raw_call, Mapping) else None
-        if isinstance(function, Mapping) and isinstance(function.get("arguments"), Mapping):
-            # Ollama's own form: arguments as an object.
-            texts.append(json_text(function["arguments"]))
     return tuple(texts), mark_tokens
 
 

@@ -57,7 +57,11 @@ class TestCounted:
     def test_arguments_sent_as_an_object_count_as_their_json(self) -> None:
         call = {"function": {"name": "find", "arguments": {"q": "cats"}}}
         of = counted({"role": "assistant", "tool_calls": [call]})
-        assert '{"q":"cats"}' in of.calls
+        assert of.calls == ("find", '{"q":"cats"}')
+
+    def test_a_custom_call_counts_its_input(self) -> None:
+        call = {"type": "custom", "custom": {"name": "run", "input": "ls -l"}}
+        assert counted({"role": "assistant", "tool_calls": [call]}).calls == ("run", "ls -l")
 
     def test_reasoning_repeated_in_several_fields_counts_once(self) -> None:
         of = counted(
