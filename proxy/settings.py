@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from proxy.core import budget
+from proxy.core.limits import Configured
 from proxy.core.model_names import first_match
 from proxy.settings_sections import (
     DEFAULT_UPSTREAM,
@@ -136,6 +137,19 @@ class Settings(BaseSettings):
         """The chain of summarisers; empty: the conversation's own model."""
         rule = self.rule_for(model)
         return (rule.summarizers if rule is not None else ()) or self.compaction.summarizers
+
+    def configured_for(self, model: str) -> Configured:
+        """What the operator wrote about the model."""
+        rule = self.rule_for(model)
+        policy = self.policy_for(rule)
+        if rule is None:
+            return Configured(policy=policy)
+        return Configured(
+            window_tokens=rule.context_window,
+            input_limit_tokens=rule.input_limit,
+            max_output_tokens=rule.max_output_tokens,
+            policy=policy,
+        )
 
     def policy_for(self, rule: ModelSettings | None) -> budget.Policy:
         """The budget policy under a rule: what the rule sets, else what `[compaction]` sets.

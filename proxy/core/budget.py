@@ -199,10 +199,15 @@ def _window_problem(budget: Budget, policy: Policy) -> str:
         return f"the context window is {window}; set context_window to a positive number"
     left = window - output - room
     if left <= 0:
+        fewer = "ask for fewer output tokens (max_tokens, max_output_tokens)"
+        remedies = [
+            *(['lower headroom_tokens (or set it to "auto")'] if room else []),
+            *([fewer] if output else []),
+            "raise context_window",
+        ]
         return (
             f"W - O - B = {window} - {output} - {room} = {left} leaves no room for a prompt; "
-            'lower headroom_tokens (or set it to "auto"), or ask for fewer output tokens '
-            "(max_tokens of the request, max_output_tokens of the model), or raise context_window"
+            + ", or ".join(remedies)
         )
     return ""
 

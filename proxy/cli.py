@@ -1,0 +1,24 @@
+"""The command line: `tidegate serve`, `tidegate check`, ...; each command in a module of its own.
+
+A command's module imports what it needs when it runs, so that `--help` is there at once.
+"""
+
+import typer
+
+from proxy.cli_check import check
+from proxy.cli_serve import serve
+
+app = typer.Typer(
+    name="tidegate",
+    help="An OpenAI-compatible proxy that keeps long conversations inside the context window.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(serve)
+app.command()(check)
+
+
+def main() -> None:
+    """The `tidegate` command."""
+    app()
