@@ -132,6 +132,10 @@ class TestCounted:
         assert of.mark_tokens >= 3
         assert all(isinstance(text, str) for text in of.texts())
 
+    def test_what_is_not_text_in_a_part_of_unknown_type_costs_nothing(self) -> None:
+        part = {"type": "odd", "x": [1, None, True, "t"], "y": "data:image/png;base64,AAAA"}
+        assert texts({"role": "user", "content": [part]}) == ["t"]
+
     def test_empty_calls_cost_nothing_so_that_bytes_stay_a_bound(self) -> None:
         message = {"role": "assistant", "tool_calls": [{}] * 100}
         assert counted(message).mark_tokens == 4
