@@ -161,7 +161,8 @@ def classify(
             overflow = success_overflow(document, in_stream=in_stream)
             if overflow is not None:
                 return overflow
-            if _stop(document)[0] is not None and not document.get("error"):
+            answers = "choices" in document or _stop(document)[0] is not None
+            if answers and not document.get("error"):
                 return _OTHER
         if not envelope.texts and not envelope.codes:
             return _OTHER

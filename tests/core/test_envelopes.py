@@ -49,6 +49,13 @@ def test_what_the_caller_wrote_is_not_collected() -> None:
     assert "mine" not in " ".join(texts({"error": echoed}))
 
 
+def test_an_error_document_that_nothing_introduces_as_one_is_a_quotation() -> None:
+    quoted = 'the field reads {"message": "mine"}'
+    assert texts({"error": quoted}) == [quoted]
+    wrapped = 'Upstream returned 400: {"message": "yours"}'
+    assert texts({"error": wrapped}) == ["Upstream returned 400:", "yours"]
+
+
 def test_plain_text_html_and_cut_json_are_read() -> None:
     assert unwrap(b" length limit exceeded\n").texts == ["length limit exceeded"]
     assert unwrap(b"<html><title>413 Too Large</title></html>").texts == ["413 Too Large"]

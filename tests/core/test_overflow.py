@@ -274,6 +274,19 @@ def test_rate_limits_in_tokens_are_other(status: int) -> None:
         assert refusal.kind is OTHER
 
 
+def test_other_refusals_at_5xx_need_a_stated_limit_too() -> None:
+    assert said("max_tokens must be at most 5000", 500).kind is OUTPUT
+    assert said("too many images, at most 5 images allowed", 500).kind is IMAGES
+    assert said("too many images", 500).kind is OTHER
+    assert said("Request payload size exceeds the limit: 7000000 bytes", 502).kind is BYTES
+    assert said("payload too large", 502).kind is OTHER
+
+
+def test_a_byte_code_does_not_outweigh_a_text_about_the_window() -> None:
+    text = "Request size exceeds model context window"
+    assert said(text, 413, type="request_too_large").kind is OVERFLOW
+
+
 def test_the_structured_sizes_of_llama_cpp_are_read() -> None:
     """R047: the limit is n_ctx, not the prompt."""
     text = "request (33056 tokens) exceeds the available context size (32768 tokens)"
@@ -315,6 +328,8 @@ def test_what_is_no_refusal_of_size_is_other(body: bytes) -> None:
 def test_a_success_is_no_refusal() -> None:
     reply = {"choices": [{"message": {"content": "prompt is too long"}, "finish_reason": "stop"}]}
     assert classify(200, json.dumps(reply).encode()).kind is OTHER
+    chunk = {"choices": [{"delta": {}, "message": "prompt is too long"}], "message": "too long"}
+    assert classify(200, json.dumps(chunk).encode(), in_stream=True).kind is OTHER
     chunk = {"choices": [{"delta": {"content": "maximum context length is 9000 tokens, but"}}]}
     assert classify(200, json.dumps(chunk).encode(), in_stream=True).kind is OTHER
 

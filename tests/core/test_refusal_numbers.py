@@ -46,6 +46,8 @@ def test_a_text_is_made_readable(text: str, expected: str) -> None:
         ("you requested 9500 tokens", None, 9500, None),
         ("you requested 9500 tokens, lower max_tokens", None, None, None),
         ("9500 of text input, 5 of tool input", None, 9505, None),
+        ("your context length is 9500, the limit is 9000", 9000, 9500, None),
+        ("the prompt has 9500 tokens, 9000 in the messages", None, 9500, None),
         ("tokens: 9500/9000", 9000, 9500, None),
         ("exceeded by 12 tokens", None, None, None),
         ("error code 5021: nothing", None, None, None),
