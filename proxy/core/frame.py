@@ -33,11 +33,13 @@ _LEFT_OUT = "({count} more lines like these were left out to save room.)"
 _GONE = "\n[... {count} characters of this message left out to save room ...]\n"
 
 _SHORTEST_FENCE = 5
+# Rules drawn by tools are up to a terminal's width long.
+_LONGEST_FENCE = 200
 _RUNS = re.compile(r"={5,}")
 _FRAME_LINE = re.compile(
-    r"={5,} (?:"
+    r"[=-]{3,} (?:"
     + "|".join(re.escape(title) for title in (_SUMMARY, _DIGEST, _BEFORE, _FIRST, _RULES, _END))
-    + r") ={5,}"
+    + r") [=-]{3,}"
 )
 
 
@@ -51,9 +53,17 @@ class KeptWords:
 
 
 def choose_fence(text: str) -> str:
-    """A run of `=` longer than any in the text, so that no line of it can end a quotation."""
+    """A delimiter that does not occur in the text, so that no line of it can end a quotation.
+
+    It is a run of `=` longer than any there; a text with an endless run gets another pattern.
+    """
     longest = max((len(run) for run in _RUNS.findall(text)), default=_SHORTEST_FENCE - 1)
-    return "=" * (longest + 1)
+    if longest < _LONGEST_FENCE:
+        return "=" * (longest + 1)
+    fence = "=-="
+    while fence in text:
+        fence += "-="
+    return fence
 
 
 def is_frame_line(line: str) -> bool:

@@ -11,6 +11,8 @@ from typing import Any
 
 from proxy.core.frame import is_frame_line
 from proxy.core.messages import REASONING_FIELDS, reasoning_of
+from proxy.core.sse import EventParser
+from proxy.core.verdicts import choices_of, decode_json, finish_reason_of, usage_of
 
 Count = Callable[[str], int]
 
@@ -98,6 +100,15 @@ def accept(
     return Accepted(shortened, was_cut=len(shortened) < len(text))
 
 
+def completion_of(body: bytes) -> Mapping[str, Any] | None:
+    """The chat completion in a reply's body, also where it was streamed unasked; None: no JSON."""
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        return _assembled(body)
+    return value if isinstance(value, Mapping) else None
+
+
 def without_thoughts(text: str) -> tuple[str, bool]:
     """The text without its reasoning and without lines of our own frame; whether there was any."""
     found = False
@@ -168,6 +179,28 @@ def _first_choice(reply: Mapping[str, Any]) -> Mapping[str, Any] | None:
     if not isinstance(choices, Sequence) or isinstance(choices, str) or not choices:
         return None
     return choices[0] if isinstance(choices[0], Mapping) else None
+
+
+def _assembled(body: bytes) -> Mapping[str, Any] | None:
+    """What the events of a stream add up to: texts joined, calls and the last of all else kept."""
+    parser = EventParser()
+    events = [*parser.feed(body), *([last] if (last := parser.end()) else [])]
+    message: dict[str, Any] = {}
+    finish, usage, found = None, None, False
+    for event in events:
+        value = decode_json(event.data)
+        usage = usage_of(value) or usage
+        finish = finish_reason_of(value) or finish
+        for choice in choices_of(value):
+            delta = choice.get("delta")
+            found = True
+            for key, part in delta.items() if isinstance(delta, Mapping) else ():
+                before = message.get(key)
+                joins = isinstance(part, str) and isinstance(before, str) and key != "role"
+                message[key] = before + part if joins else (part or before)
+    if not found:
+        return None
+    return {"choices": [{"message": message, "finish_reason": finish}], "usage": usage}
 
 
 def _content(message: Mapping[str, Any], choice: Mapping[str, Any]) -> str:

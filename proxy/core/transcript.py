@@ -26,8 +26,8 @@ _DATA_URL = re.compile(
     r"data:[\w.+-]{1,80}/[\w.+-]{1,80}(?:;[\w=.+-]{1,80}){0,4},[A-Za-z0-9+/=_-]+"
 )
 _BASE64 = re.compile(r"(?<![A-Za-z0-9+/=])[A-Za-z0-9+/]{1024,}={0,2}")
-_BLOCK_TOKENS = 12  # delimiters, label and line feeds of one block
 _CONTINUED = " (continued)"
+_RESULT = "TOOL RESULT"  # the longest label but the closing one
 _END = "END OF TRANSCRIPT"
 
 # How much of each tool result stays, gentlest first, until the parts are few enough.
@@ -78,9 +78,11 @@ def split_into_parts(
     parts: list[tuple[Block, ...]] = []
     current: list[Block] = []
     spent = 0
-    room = max(part_tokens - 2 * _BLOCK_TOKENS, 1)
+    fence = choose_fence("\n".join(block.text for block in blocks))
+    around = count(f"{fence} {_RESULT}{_CONTINUED} {fence}\n\n")
+    room = max(part_tokens - around, 1)  # the closing delimiter
     for block in blocks:
-        for piece, cost in _pieces(block, room, count):
+        for piece, cost in _pieces(block, room, around, count):
             if current and spent + cost > room:
                 parts.append(tuple(current))
                 current, spent = [], 0
@@ -128,7 +130,7 @@ def _label(message: Message) -> str:
     """Only the kind of message: names and ids are the client's and could hold anything."""
     role = role_of(message)
     if is_result(message):
-        return "TOOL RESULT"
+        return _RESULT
     if role in HEAD_ROLES:
         return "INSTRUCTIONS"
     return role.upper() if role in ("user", "assistant") else "OTHER"
@@ -176,16 +178,17 @@ def _name_of_run(found: re.Match[str]) -> str:
     return said
 
 
-def _pieces(block: Block, room: int, count: Callable[[str], int]) -> Iterator[tuple[Block, int]]:
-    """The block, or pieces of it that cost at most `room`, and what each costs."""
-    cost = count(block.text) + _BLOCK_TOKENS
+def _pieces(
+    block: Block, room: int, around: int, count: Callable[[str], int]
+) -> Iterator[tuple[Block, int]]:
+    """The block, or pieces of it that cost at most `room`, and what each costs with its mark."""
+    cost = count(block.text) + around
     if cost <= room:
         yield block, cost
         return
     label = block.label
-    room = max(room - _BLOCK_TOKENS, 1)
-    for text in _split(block.text, room, count, cost):
-        yield Block(label, text, block.result), count(text) + _BLOCK_TOKENS
+    for text in _split(block.text, max(room - around, 1), count, cost):
+        yield Block(label, text, block.result), count(text) + around
         label = block.label + _CONTINUED
 
 

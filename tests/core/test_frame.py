@@ -154,7 +154,13 @@ def test_the_fence_is_longer_than_any_run_in_what_is_quoted() -> None:
     assert "\n======== SUMMARY" in text
 
 
-@given(st.text(alphabet="= \nx"))
+def test_an_endless_run_gives_another_fence() -> None:
+    assert choose_fence("=" * 199) == "=" * 200
+    assert choose_fence("=" * 5000 + " =-=-= ") == "=-=-=-="
+    assert is_frame_line("=-=-= END =-=-=")
+
+
+@given(st.text(alphabet="= \nx-"))
 def test_the_fence_does_not_occur(text: str) -> None:
     assert choose_fence(text) not in text
 

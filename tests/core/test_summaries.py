@@ -12,6 +12,7 @@ from proxy.core.summaries import (
     RefusalReason,
     Refused,
     accept,
+    completion_of,
     cut_at_line_end,
     is_written_call,
     without_thoughts,
@@ -185,3 +186,25 @@ def test_the_cap_holds_after_the_cut(text: str, cap: int) -> None:
 @given(st.text(alphabet="<>/think \n|`{}[]", max_size=80))
 def test_any_answer_is_judged(text: str) -> None:
     assert judged(reply(text)) is not None
+
+
+def test_a_body_that_is_no_completion_is_none() -> None:
+    for body in (b"", b"<html>", b"[1]", b"data: [DONE]\n\n", b"[" * 100_000):
+        assert completion_of(body) is None
+    assert completion_of(b'{"a":1}') == {"a": 1}
+
+
+def test_a_reply_streamed_unasked_is_put_together() -> None:
+    body = (
+        b': hi\n\ndata: {"choices":[{"delta":{"role":"assistant","content":"The "}}]}\n\n'
+        b'data: {"choices":[{"delta":{"role":"assistant","content":"text","tool_calls":null}}]}\n\n'
+        b'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\n'
+        b'data: {"choices":[],"usage":{"completion_tokens":2}}\n\ndata: [DONE]\n\n'
+    )
+    whole = completion_of(body)
+    assert whole is not None
+    assert whole["usage"] == {"completion_tokens": 2}
+    assert judged(dict(whole)) == Accepted("The text")
+    cut = completion_of(b'data: {"choices":[{"delta":{"content":"x"},"finish_reason":"length"}]}')
+    assert cut is not None
+    assert refused(dict(cut)) is RefusalReason.CUT_SHORT

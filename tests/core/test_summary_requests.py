@@ -51,7 +51,10 @@ CLIENT = {
 MESSAGES = [b'{"role":"system", "content":"s"}', b'{ "role":"user","content":"\\ud83d" }']
 
 
-def replayed(fields: dict[str, bytes], cap: Cap = Cap(500, "max_tokens")) -> tuple[bytes, Any]:
+CAP = Cap(500, "max_tokens")
+
+
+def replayed(fields: dict[str, bytes], cap: Cap = CAP) -> tuple[bytes, Any]:
     body = replay_body(fields, MESSAGES, model="gpt-4o", final_text="Sum up", cap=cap)
     return body, json.loads(body)
 
