@@ -5,7 +5,7 @@ anchor a count is scaled, without a ratio it stands as it is.
 """
 
 import logging
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any
 
 from cachetools import LRUCache
@@ -18,7 +18,6 @@ from proxy.core.anchors import (
     is_believable,
     learned_ratio,
     reported_prompt_tokens,
-    scaled,
     total_tokens,
 )
 from proxy.core.replacements import Replacement, Scope
@@ -55,11 +54,6 @@ class AnchorBook:
     def recall(self, scope: Scope, ratio: float) -> None:
         """Take over a ratio learned earlier, unless there is a newer one."""
         self._ratios.setdefault(scope, ratio)
-
-    def scaler(self, scope: Scope) -> Callable[[int], int]:
-        """What turns a count of ours into this scope's tokens, as far as that is known."""
-        ratio = self.ratio(scope)
-        return lambda counted_tokens: scaled(counted_tokens, ratio)
 
     def total(self, sent: Sent) -> int:
         """The size of a request about to be sent."""

@@ -173,6 +173,8 @@ class Meter:
 
     def image_tokens(self, message: Message, model: str) -> int:
         """The price of the images, audio and files of a message; a part of its count."""
+        if not isinstance(message.get("content"), list):
+            return 0
         return _image_tokens(counted(message), model)
 
     def upper_bound(self, *, body_bytes: int, data_url_bytes: int, image_tokens: int) -> int:

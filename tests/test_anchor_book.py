@@ -136,13 +136,6 @@ def test_a_recalled_ratio_gives_way_to_a_learned_one() -> None:
     assert book.ratio(SCOPE) == 1.1
 
 
-def test_a_scaler_is_the_ratio_of_its_scope_alone() -> None:
-    book = AnchorBook()
-    book.recall(SCOPE, 1.5)
-    assert book.scaler(SCOPE)(1001) == 1502
-    assert book.scaler(Scope("other", "default", "gpt-4o"))(1001) == 1001
-
-
 def test_a_request_without_a_history_teaches_a_ratio_alone() -> None:
     book = AnchorBook()
     assert book.learn_from_usage(sent(0, 2000), {"prompt_tokens": 2200}) == 1.1

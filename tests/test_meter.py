@@ -214,6 +214,11 @@ def test_an_image_is_priced_by_its_size_and_not_by_its_bytes(meter: Meter, model
     assert count(meter, message, model=model) - meter.image_tokens(message, model) < 20
 
 
+def test_text_has_no_image_price(meter: Meter) -> None:
+    assert meter.image_tokens({"role": "user", "content": "data:image/png;base64,AAAA"}, MODEL) == 0
+    assert meter.image_tokens({}, MODEL) == 0
+
+
 messages_strategy = st.lists(
     st.fixed_dictionaries(
         {},
