@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from proxy import vocabulary
 from proxy.core.counting import pieces_of
 from proxy.core.messages import Message
-from proxy.meter import INLINE_BYTES, Meter
+from proxy.meter import INLINE_BYTES, INLINE_MESSAGES, Meter
 from proxy.vocabulary import encoding_for
 
 MODEL = "gpt-4o"
@@ -508,6 +508,11 @@ class TestCountMessages:
         items = [item({"role": "user", "content": "ab " * 500_000}) for _ in range(2)]
         first, second = await meter.count_messages(items, MODEL)
         assert first == second > 500_000
+
+
+async def test_a_request_of_very_many_messages_is_counted_in_a_thread(meter: Meter) -> None:
+    items = [item({"role": "user", "content": "hi"})] * (INLINE_MESSAGES + 1)
+    assert await meter.count_messages(items, MODEL) == (5,) * len(items)
 
 
 async def test_prepare_reads_both_vocabularies(meter: Meter) -> None:
