@@ -1,7 +1,7 @@
 """Content codings: gzip, deflate, br and zstd, undone piece by piece with every piece bounded.
 
 A few compressed bytes can stand for gigabytes, so nothing here returns output in one go: decoders
-yield pieces of at most `PIECE_BYTES`, and whoever collects them stops at its own limit.
+yield pieces of about `PIECE_BYTES` at most, and whoever collects them stops at its own limit.
 """
 
 import zlib
@@ -85,7 +85,8 @@ class _BrotliDecoder:
                 raise CodingError(str(exc)) from exc
             if piece:
                 yield piece
-            if self._brotli.is_finished() or self._brotli.can_accept_more_data():
+            full = len(piece) >= PIECE_BYTES  # more may be waiting, whatever it says of input
+            if self._brotli.is_finished() or (self._brotli.can_accept_more_data() and not full):
                 return
             data = b""
 

@@ -68,7 +68,7 @@ class EventParser:
         *lines, rest = _LINE_END.split(chunk)
         events: list[Event] = []
         for line in lines:
-            if self._partial or self._partial_cut:
+            if self._partial or self._partial_cut or len(line) > self._max_event_bytes:
                 line = self._finish_partial(line)
             self._take_line(line, events)
         self._extend_partial(rest)
