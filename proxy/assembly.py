@@ -1,46 +1,61 @@
-"""From the settings to the application: which values each part receives.
+"""Builds the running parts from the settings: which store, which upstreams, and how they fit. Only
+`app` and `cli` call this; everyone below receives values."""
 
-Parts know nothing of settings. What needs an event loop is opened in `open_parts`, inside the
-application's lifespan.
-"""
-
-import secrets
+import asyncio
+import os
+import time
+import uuid
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import lru_cache
 
-from proxy.app import EdgeOptions, Parts, Tidegate, create_app
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from proxy.anchor_book import AnchorBook
+from proxy.app import EdgeOptions, Parts, Tidegate
+from proxy.breaker import Breaker
+from proxy.compactor import Compactor
+from proxy.conversations import Conversations, Keeping
+from proxy.core.compaction import Words
+from proxy.core.errors import StoreUnavailable
+from proxy.core.limits import Configured
+from proxy.core.summary_tasks import SummaryMode
+from proxy.events import EventLog
+from proxy.journal import Journal
+from proxy.meter import Meter
+from proxy.metrics import Metrics
+from proxy.model_rules import CompactionPolicy, SummaryModel
+from proxy.pipeline import Pipeline
 from proxy.provider import Provider, Timeouts
+from proxy.range_runs import RangeRuns
+from proxy.records import Records
 from proxy.relay import Upstream
+from proxy.rulebook import Rulebook
 from proxy.settings import Settings
-from proxy.settings_sections import DEFAULT_UPSTREAM
-from proxy.windows import UpstreamPlace
+from proxy.settings_sections import DEFAULT_UPSTREAM, ServerSettings
+from proxy.store.sql import SqlStore
+from proxy.summarizer import Summarizer
+from proxy.summary_jobs import SummaryJobs
+from proxy.surfaces import Surfaces
+from proxy.windows import UpstreamPlace, Windows
 
 
-def assemble(settings: Settings) -> Tidegate:
-    """The application for these settings."""
-    return create_app(edge_options(settings), open_parts)
+def create_app(settings: Settings) -> Tidegate:
+    """The application for these settings. Nothing is opened before its lifespan starts."""
+    upstreams = upstreams_of(settings)
 
+    def open_parts(provider: Provider) -> AbstractAsyncContextManager[Parts]:
+        return opened(settings, upstreams, provider)
 
-@asynccontextmanager
-async def open_parts(provider: Provider) -> AsyncIterator[Parts]:
-    """What lives as long as the application; without a pipeline every request is relayed."""
-    yield Parts(secret=secrets.token_bytes(32))
-
-
-def edge_options(settings: Settings) -> EdgeOptions:
-    """The values of the HTTP edge."""
     server = settings.server
-    upstreams = {
-        name: Upstream(
-            name, each.base_url, each.api_key.get_secret_value() if each.api_key else None
-        )
-        for name, each in settings.upstreams.items()
-    }
+    default = upstreams[DEFAULT_UPSTREAM]
 
     def upstream_for(model: str | None) -> Upstream:
-        return upstreams[DEFAULT_UPSTREAM if model is None else settings.upstream_for(model)]
+        return default if model is None else upstreams[settings.upstream_for(model)]
 
-    return EdgeOptions(
+    options = EdgeOptions(
         upstreams=tuple(upstreams.values()),
         upstream_for=upstream_for,
         client_keys=tuple(key.get_secret_value() for key in server.client_keys),
@@ -49,18 +64,164 @@ def edge_options(settings: Settings) -> EdgeOptions:
         bound_to_loopback=server.on_loopback,
         max_body_bytes=server.body_limit_bytes,
         heartbeat_seconds=server.heartbeat_seconds,
-        timeouts=Timeouts(
-            connect_seconds=server.connect_timeout_seconds,
-            first_byte_seconds=server.first_byte_timeout_seconds,
-            between_bytes_seconds=server.between_bytes_timeout_seconds,
-            write_seconds=server.write_timeout_seconds,
+        timeouts=timeouts_of(server),
+    )
+    return Tidegate(options, open_parts)
+
+
+def upstreams_of(settings: Settings) -> dict[str, Upstream]:
+    """The configured endpoints by name."""
+    return {
+        name: Upstream(
+            name=name,
+            base_url=upstream.base_url,
+            api_key=upstream.api_key.get_secret_value() if upstream.api_key else None,
+        )
+        for name, upstream in settings.upstreams.items()
+    }
+
+
+def timeouts_of(server: ServerSettings) -> Timeouts:
+    """The timeouts per gap."""
+    return Timeouts(
+        connect_seconds=server.connect_timeout_seconds,
+        first_byte_seconds=server.first_byte_timeout_seconds,
+        between_bytes_seconds=server.between_bytes_timeout_seconds,
+        write_seconds=server.write_timeout_seconds,
+    )
+
+
+def compaction_policy(settings: Settings, model: str) -> CompactionPolicy:
+    """What the operator chose for one model."""
+    common = settings.compaction
+    rule = settings.rule_for(model)
+    return CompactionPolicy(
+        enabled=common.enabled,
+        retries=common.retries,
+        max_overflow_replays=common.max_overflow_replays,
+        digest_allowed=common.fallback == "digest",
+        words=Words(
+            keep_first_tokens=common.keep_first_tokens,
+            keep_rules_tokens=common.keep_rules_tokens,
+            summary_max_tokens=common.summary_max_tokens,
+            role_alternation=rule is not None and rule.role_alternation,
+        ),
+        summary_mode=SummaryMode(common.summary_mode),
+        summary_timeout_seconds=common.summary_timeout_seconds,
+        summarizers=tuple(
+            SummaryModel(s.upstream, s.model) for s in settings.summarizers_for(model)
         ),
     )
 
 
-def upstream_places(settings: Settings) -> dict[str, UpstreamPlace]:
-    """Where `Windows` may ask for listings."""
-    return {
-        name: UpstreamPlace(upstream.base_url, keyed=upstream.api_key is not None)
-        for name, upstream in settings.upstreams.items()
-    }
+def configured_for(settings: Settings, model: str) -> Configured:
+    """What the operator wrote about a model's limits."""
+    rule = settings.rule_for(model)
+    policy = settings.policy_for(rule)
+    if rule is None:
+        return Configured(policy=policy)
+    return Configured(rule.context_window, rule.input_limit, rule.max_output_tokens, policy)
+
+
+@asynccontextmanager
+async def opened(
+    settings: Settings, upstreams: dict[str, Upstream], provider: Provider
+) -> AsyncIterator[Parts]:
+    """The parts, opened in order and closed in the reverse order."""
+    store = SqlStore(settings.store.url.get_secret_value(), sole_process=_is_sole(settings))
+    await store.open()
+    secret = await store.secret("digests")
+    metrics, meter, anchors = Metrics(), Meter(), AnchorBook()
+    journal = Journal(store, messages=settings.log.messages, images=settings.log.images)
+    events = EventLog(journal.event)
+    await meter.prepare()
+    windows = Windows(
+        lru_cache(4096)(lambda model: configured_for(settings, model)),
+        {
+            u.name: UpstreamPlace(u.base_url, keyed=u.api_key is not None)
+            for u in upstreams.values()
+        },
+        store=store,
+    )
+    surfaces = Surfaces(store, meter, anchors, secret)
+    runs = RangeRuns(
+        store=store,
+        surfaces=surfaces,
+        jobs=SummaryJobs(
+            summarizer=Summarizer(breaker=Breaker(time.monotonic)),
+            provider=provider,
+            meter=meter,
+            anchors=anchors,
+            windows=windows,
+            upstreams=upstreams,
+        ),
+        events=events,
+        worker=f"{os.getpid()}-{uuid.uuid4().hex[:12]}",
+    )
+    conversations = Conversations(
+        store, journal.turn, keeping=Keeping(messages=settings.log.messages)
+    )
+    pipeline = Pipeline(
+        rulebook=Rulebook(
+            windows=windows,
+            policy_for=lru_cache(4096)(lambda model: compaction_policy(settings, model)),
+            store=store,
+            provider=provider,
+            anchors=anchors,
+            hold_seconds=settings.server.heartbeat_seconds,
+        ),
+        surfaces=surfaces,
+        compactor=Compactor(store=store, surfaces=surfaces, runs=runs, meter=meter, events=events),
+        provider=provider,
+        conversations=conversations,
+        records=Records(
+            conversations=conversations,
+            surfaces=surfaces,
+            anchors=anchors,
+            events=events,
+            metrics=metrics,
+        ),
+    )
+
+    async def not_ready() -> str | None:
+        try:
+            await store.last_event()
+        except StoreUnavailable:
+            return "the store does not answer"
+        return None
+
+    async def exposition(request: Request) -> Response:
+        return Response(metrics.exposition(), media_type="text/plain; version=0.0.4")
+
+    try:
+        async with _running(journal):
+            yield Parts(
+                secret=secret,
+                pipeline=pipeline,
+                routes=(Route("/metrics", exposition),),
+                not_ready=not_ready,
+            )
+    finally:
+        await runs.close()
+        await windows.aclose()
+        meter.close()
+        await store.close()
+
+
+def _is_sole(settings: Settings) -> bool:
+    """Whether no other process writes to the SQLite file, as far as the settings tell."""
+    return settings.server.workers == 1 and settings.store.url.get_secret_value().startswith(
+        "sqlite"
+    )
+
+
+@asynccontextmanager
+async def _running(journal: Journal) -> AsyncIterator[None]:
+    """The journal's writer beside the application; what is left is written at the end."""
+    writing = asyncio.create_task(journal.run(), name="journal")
+    try:
+        yield
+    finally:
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
+        await journal.close()

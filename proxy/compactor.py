@@ -203,7 +203,7 @@ class Compactor:
                 return turn.because(result.reason)
             if isinstance(result, RunLanded):
                 turn = replace(
-                    turn.did("summary"), summary_tokens=turn.summary_tokens + result.summary_tokens
+                    turn.did("summary"), summary_tokens=turn.summary_tokens + result.cost_tokens
                 )
             if aim.trigger_tokens is None or turn.priced.total_tokens < aim.trigger_tokens:
                 return turn

@@ -3,13 +3,12 @@ counts, kinds and ids; never message text, never a credential."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
 from typing import Any
 
 from proxy.core.compaction import Cause, RangePlan
 from proxy.core.replacements import Replacement, ReplacementKind
+from proxy.core.summary_tasks import CallRecord, SummaryOutcome
 from proxy.store.store import Event, EventKind
-from proxy.summarizer import SummaryOutcome
 from proxy.turn import Turn
 
 _KIND_OF = {
@@ -63,7 +62,7 @@ class EventLog:
             {
                 "accepted": outcome.text is not None,
                 "reason": None if outcome.reason is None else outcome.reason.value,
-                "calls": [asdict(call) for call in outcome.calls],
+                "calls": [_call_data(call) for call in outcome.calls],
             },
         )
 
@@ -92,3 +91,16 @@ class EventLog:
                     "tokens_after": after.priced.total_tokens,
                 },
             )
+
+
+def _call_data(call: CallRecord) -> dict[str, Any]:
+    return {
+        "upstream": call.upstream,
+        "model": call.model,
+        "mode": call.mode.value,
+        "status": call.status,
+        "failure": call.failure,
+        "seconds": round(call.seconds, 3),
+        "prompt_tokens": call.reported_prompt_tokens or call.prompt_tokens,
+        "completion_tokens": call.completion_tokens,
+    }

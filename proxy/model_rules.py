@@ -5,16 +5,15 @@ from dataclasses import dataclass, field
 
 from proxy.core.budget import Budget
 from proxy.core.compaction import Words
-from proxy.summarizer import SummaryMode
+from proxy.core.summary_tasks import SummaryMode
 
 
 @dataclass(frozen=True, slots=True)
 class SummaryModel:
-    """A model that may be asked for summaries, and its window where one is known."""
+    """A model that may be asked for summaries, and the name of the upstream that serves it."""
 
     upstream: str
     model: str
-    window_tokens: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 record. Every branch here chooses between awaits; decisions are functions in `core`."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from proxy.compactor import Compactor, fires
@@ -14,25 +14,18 @@ from proxy.core.overflow import Refusal, classify
 from proxy.core.recovery import Replays, Step, next_step, shows_first_error
 from proxy.holding import Opening
 from proxy.model_rules import ModelRules
+from proxy.outcome import Outcome
 from proxy.own_work import OwnWork
 from proxy.provider import Provider
 from proxy.range_runs import Allowance
+from proxy.records import Records
 from proxy.relay import Caller, provider_request
-from proxy.reply import Reply
 from proxy.rulebook import Rulebook
 from proxy.surfaces import Surfaces
 from proxy.turn import Turn, facts
 from proxy.wire import ChatRequest
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What goes back: the provider's reply, and what Tidegate says about it in headers."""
-
-    reply: Reply
-    headers: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +48,7 @@ class Pipeline:
         compactor: Compactor,
         provider: Provider,
         conversations: Conversations,
+        records: Records,
     ) -> None:
         """The parts are built by `app`, which alone knows the settings."""
         self._rulebook = rulebook
@@ -62,6 +56,7 @@ class Pipeline:
         self._compactor = compactor
         self._provider = provider
         self._conversations = conversations
+        self._records = records
 
     async def chat(self, request: ChatRequest, caller: Caller, own_work: OwnWork) -> Outcome:
         """Answer one chat request. Raises ProviderError when the provider cannot be reached."""
@@ -73,7 +68,7 @@ class Pipeline:
         turn = await self._relieved(turn, rules, allowance, own_work)
         sent = await self._sent(turn, rules, own_work)
         sent = await self._recovered(sent, rules, allowance, own_work)
-        self._conversations.record(sent.turn, sent.opening.reply)
+        self._records.answered(sent.turn, sent.opening.reply)
         return Outcome(sent.opening.reply, facts(sent.turn))
 
     async def _weighed(self, turn: Turn, rules: ModelRules) -> Turn:
@@ -170,9 +165,10 @@ class Pipeline:
         try:
             priced = await self._surfaces.price(turn)
             if step is Step.OFFLOAD:
-                self._rulebook.refused_images(priced, refusal)
+                await self._rulebook.refused_images(priced.scope, refusal)
                 return await self._compactor.offload(priced, refusal)
-            self._rulebook.overflowed(priced, refusal)
+            if await self._rulebook.overflowed(priced, refusal, self._surfaces):
+                priced = priced.because(Reason.WINDOW_STATED)
             return await self._compactor.recover(
                 await self._surfaces.price(priced),
                 refusal.window_tokens,

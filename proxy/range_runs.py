@@ -18,11 +18,11 @@ from proxy.core.compaction import (
 )
 from proxy.core.errors import HistoryChanged, LeaseLost, StoreUnavailable
 from proxy.core.replacements import NewReplacement, Replacement
+from proxy.core.summary_tasks import SummaryOutcome
 from proxy.core.surface import planned_ids
 from proxy.events import EventLog
 from proxy.runs import Runs
 from proxy.store.store import Lease, Store
-from proxy.summarizer import SummaryOutcome
 from proxy.summary_jobs import SummaryJobs
 from proxy.surfaces import Surfaces
 from proxy.turn import Turn
@@ -47,9 +47,9 @@ class Allowance:
 
 @dataclass(frozen=True, slots=True)
 class RunLanded:
-    """The summary is stored."""
+    """The summary is stored. `cost_tokens` is what the calls for it read and wrote."""
 
-    summary_tokens: int
+    cost_tokens: int
     failed_calls: int = 0
 
 
@@ -149,13 +149,14 @@ class RangeRuns:
             await self._leases_ended(turn)
             return RunChanged()
         self._events.started(turn, aim.cause, plan)
+        result: RunResult = RunFailed(Reason.SUMMARY_FAILED)
         error: str | None = "cancelled"
         try:
             result, error = await self._leased(lease, turn, aim, words, plan, failures_left)
         except* LeaseLost:
             result, error = RunChanged(), "lease_lost"
         except* StoreUnavailable:
-            result, error = RunFailed(Reason.SUMMARY_FAILED), "store_unavailable"
+            error = "store_unavailable"
         finally:
             self._events.ended(turn, aim.cause, plan, error)
             await asyncio.shield(self._release(lease))
@@ -180,7 +181,8 @@ class RangeRuns:
         if outcome.text is None:
             if outcome.worth_remembering:
                 await self._remember(turn, aim, words, plan)
-            return RunFailed(outcome.reason, outcome.failed_calls), outcome.error
+            reason = outcome.reason or Reason.SUMMARY_FAILED
+            return RunFailed(reason, outcome.failed_calls), outcome.error
         return await self._land(lease, turn, aim, words, plan, outcome)
 
     async def _land(
@@ -219,7 +221,7 @@ class RangeRuns:
         except HistoryChanged:
             return RunChanged(outcome.failed_calls), "history_changed"
         self._events.replaced(turn, after, rows)
-        return RunLanded(outcome.completion_tokens, outcome.failed_calls), None
+        return RunLanded(_cost_tokens(outcome), outcome.failed_calls), None
 
     async def _remember(self, turn: Turn, aim: Aim, words: Words, plan: RangePlan) -> None:
         """Write down that this range was tried in vain; failing to is not a failure."""
@@ -264,3 +266,10 @@ def _concerns(key: Hashable, turn: Turn, ends: frozenset[bytes]) -> bool:
 def _as_if_stored(turn: Turn, new: NewReplacement) -> Replacement:
     order = max((r.order for r in turn.applied), default=0) + 1
     return Replacement("", order, new.kind, new.start, new.end, new.end_fingerprint, new.payload)
+
+
+def _cost_tokens(outcome: SummaryOutcome) -> int:
+    return sum(
+        (call.reported_prompt_tokens or call.prompt_tokens) + (call.completion_tokens or 0)
+        for call in outcome.calls
+    )

@@ -328,3 +328,25 @@ def provider_url(base_url: str, path: bytes, query: bytes) -> tuple[str, str]:
 def _names_its_own_place(path: bytes) -> bool:
     segments = path.split(b"/")
     return b"deployments" in segments or any(_VERSION_SEGMENT.fullmatch(s) for s in segments)
+
+
+def listing_request(caller: Caller, method: str, url: str, body: bytes) -> ProviderRequest:
+    """A question of Tidegate's own about the upstream's models, by the caller's account.
+
+    `url` is derived from the configured base, never from what a client sent.
+    """
+    parts = urlsplit(url)
+    origin = f"{parts.scheme}://{parts.netloc}"
+    target = parts.path + (f"?{parts.query}" if parts.query else "")
+    headers = [item for item in caller.headers if item[0].lower() in _ACCOUNT_HEADERS]
+    headers.append((b"accept", b"application/json"))
+    headers.append((b"accept-encoding", b"identity"))
+    if body:
+        headers.append((b"content-type", b"application/json"))
+        headers.append((b"content-length", b"%d" % len(body)))
+    key = caller.upstream.api_key
+    if key and not credentials_of(headers, caller.query):
+        headers.append(_key_header(origin, key))
+    return ProviderRequest(
+        method=method, origin=origin, target=target, headers=tuple(headers), body=body
+    )

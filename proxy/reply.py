@@ -112,6 +112,21 @@ class Reply:
         while (chunk := await self.read()) is not None:
             yield chunk
 
+    async def whole(self, *, max_bytes: int) -> bytes:
+        """All of it, for an answer that Tidegate itself asked for.
+
+        Raises:
+            ProviderBroke: it broke off, or is longer than `max_bytes`.
+        """
+        chunks: list[bytes] = []
+        left = max_bytes
+        async for chunk in self.chunks():
+            left -= len(chunk)
+            if left < 0:
+                raise ProviderBroke(f"The provider's answer is longer than {max_bytes} bytes.")
+            chunks.append(chunk)
+        return b"".join(chunks)
+
     async def hold(self) -> bool:
         """Takes in the next bytes without passing them on; False when no more come.
 

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from starlette.types import Receive, Scope, Send
@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 from proxy.codings import CodingError, TooLarge, codings_of, decode_bounded
 from proxy.core.errors import InvalidRequest, TidegateError
 from proxy.incoming import ClientGone, Incoming, while_connected
+from proxy.outcome import Outcome
 from proxy.own_work import OwnWork
 from proxy.provider import Provider
 from proxy.relay import (
@@ -28,7 +29,6 @@ from proxy.relay import (
     without_content_encoding,
 )
 from proxy.relay_response import RelayResponse, send_error_event
-from proxy.reply import Reply
 from proxy.wire import ChatRequest, read_chat
 
 logger = logging.getLogger(__name__)
@@ -43,14 +43,6 @@ WHOLE_BODY_BYTES = 1 << 20
 _DECODE_INLINE_BYTES = 64 * 1024
 
 _REFUSED_METHODS = frozenset({"CONNECT", "TRACE"})
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What the pipeline answers: the reply to relay, and the headers that say what was done."""
-
-    reply: Reply
-    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 class ChatPipeline(Protocol):

@@ -9,19 +9,20 @@ from proxy.core.anchors import scaled
 from proxy.core.compaction import RangePlan, earlier_summary
 from proxy.core.messages import Message
 from proxy.core.replacements import Scope
-from proxy.core.surface import Item
-from proxy.meter import Meter
-from proxy.provider import Provider
-from proxy.relay import Upstream, own_request
-from proxy.summarizer import (
+from proxy.core.summary_tasks import (
     Candidate,
-    Summarizer,
     SummaryCall,
     SummaryOutcome,
     SummaryReply,
     SummaryTask,
 )
+from proxy.core.surface import Item
+from proxy.meter import Meter
+from proxy.provider import Provider
+from proxy.relay import Upstream, own_request
+from proxy.summarizer import Summarizer
 from proxy.turn import Turn
+from proxy.windows import Windows
 
 MAX_SUMMARY_BYTES = 4 * 1024 * 1024
 
@@ -36,6 +37,7 @@ class SummaryJobs:
         provider: Provider,
         meter: Meter,
         anchors: AnchorBook,
+        windows: Windows,
         upstreams: Mapping[str, Upstream],
     ) -> None:
         """`upstreams` are those configured, by name."""
@@ -43,6 +45,7 @@ class SummaryJobs:
         self._provider = provider
         self._meter = meter
         self._anchors = anchors
+        self._windows = windows
         self._upstreams = upstreams
 
     async def summarise(self, turn: Turn, plan: RangePlan, failures_allowed: int) -> SummaryOutcome:
@@ -89,24 +92,22 @@ class SummaryJobs:
         )
 
     def _candidates(self, turn: Turn) -> Sequence[Candidate]:
-        own = turn.caller.upstream.name
         chosen = turn.rules.compaction.summarizers
         if not chosen:
-            window = turn.rules.budget.window_tokens
-            limit = turn.rules.budget.input_limit_tokens
-            known = min((n for n in (window, limit) if n is not None), default=None)
-            return [self._candidate(turn, own, turn.scope.model, known)]
-        return [self._candidate(turn, s.upstream, s.model, s.window_tokens) for s in chosen]
+            return [self._candidate(turn, turn.scope.upstream, turn.scope.model)]
+        return [self._candidate(turn, s.upstream, s.model) for s in chosen]
 
-    def _candidate(
-        self, turn: Turn, upstream: str, model: str, window_tokens: int | None
-    ) -> Candidate:
-        same_upstream = upstream == turn.caller.upstream.name
+    def _candidate(self, turn: Turn, upstream: str, model: str) -> Candidate:
+        scope = replace(turn.scope, upstream=upstream, model=model)
+        limits = self._windows.effective(scope)
+        window, prompt_limit = limits.window_tokens, limits.input_limit_tokens
+        same_upstream = upstream == turn.scope.upstream
         return Candidate(
             upstream=upstream,
             model=model,
-            context_window=window_tokens,
-            count=self._counter(replace(turn.scope, upstream=upstream, model=model)),
+            # A limit of the prompt alone bounds a call more tightly than the window.
+            context_window=min((n for n in (window, prompt_limit) if n is not None), default=None),
+            count=self._counter(scope),
             own=same_upstream and model == turn.scope.model,
             same_upstream=same_upstream,
         )

@@ -93,7 +93,7 @@ def raw_items(request: ChatRequest, surface: Surface) -> tuple[bytes, ...]:
 
 
 def facts(turn: Turn) -> Mapping[str, str]:
-    """The response headers of design section 14, names without their `x-tidegate-` prefix."""
+    """The response headers of design section 14."""
     budget = turn.budget
     tokens = before = ""
     if turn.view is not None and turn.counted is not None:
@@ -114,4 +114,4 @@ def facts(turn: Turn) -> Mapping[str, str]:
         "reason": None if turn.reason is None else turn.reason.value,
         "degraded": turn.degraded,
     }
-    return {name: value for name, value in named.items() if value}
+    return {f"x-tidegate-{name}": value for name, value in named.items() if value}

@@ -1,0 +1,121 @@
+"""Which rules hold for a request: the operator's choices, and the limits known of its model. What a
+refusal teaches is taken down here."""
+
+import logging
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from proxy.anchor_book import AnchorBook
+from proxy.core.errors import StoreUnavailable, TidegateError
+from proxy.core.limits import StatedLimit
+from proxy.core.overflow import Refusal
+from proxy.core.replacements import Scope
+from proxy.listing_book import FetchJson
+from proxy.model_rules import CompactionPolicy, ModelRules
+from proxy.provider import Provider
+from proxy.relay import Caller, listing_request
+from proxy.store.store import Store
+from proxy.surfaces import Surfaces
+from proxy.turn import Turn
+from proxy.windows import LEARNED_SECONDS, Windows
+from proxy.wire import ChatRequest
+
+log = logging.getLogger(__name__)
+
+NO_IMAGES = "no_images"
+MAX_LISTING_BYTES = 16 * 1024 * 1024
+
+
+class Rulebook:
+    """Answers what holds for a request; one per process."""
+
+    def __init__(
+        self,
+        *,
+        windows: Windows,
+        policy_for: Callable[[str], CompactionPolicy],
+        store: Store,
+        provider: Provider,
+        anchors: AnchorBook,
+        hold_seconds: float,
+    ) -> None:
+        """`policy_for` says what the operator chose for a model."""
+        self._windows = windows
+        self._policy_for = policy_for
+        self._store = store
+        self._provider = provider
+        self._anchors = anchors
+        self._hold_seconds = hold_seconds
+
+    async def rules(self, caller: Caller, request: ChatRequest) -> ModelRules:
+        """The rules for one request; never waits for the upstream."""
+        scope = Scope(caller.tenant, caller.upstream.name, request.model)
+        limits = await self._windows.prepare(scope, self._fetcher(caller))
+        return ModelRules(
+            budget=limits.budget(limits.output_reserve(request.params)),
+            compaction=self._policy_for(request.model),
+            hold_seconds=self._hold_seconds,
+            takes_no_images=await self._takes_no_images(scope, request),
+        )
+
+    async def overflowed(self, turn: Turn, refusal: Refusal, surfaces: Surfaces) -> bool:
+        """Learn from a context overflow; whether a limit was learned that nobody had stated before.
+
+        `turn` is priced as it was refused.
+        """
+        assert turn.counted is not None
+        self._anchors.learn_from_refusal(
+            surfaces.sent(turn, turn.counted),
+            refusal.prompt_tokens,
+            is_lower_bound=refusal.prompt_is_lower_bound,
+        )
+        if refusal.window_tokens is None:
+            return False
+        stated = StatedLimit(
+            tokens=refusal.window_tokens,
+            counted_tokens=turn.priced.total_tokens,
+            output_tokens=turn.budget.output_tokens,
+            input_only=refusal.window_is_input_only,
+        )
+        lesson = await self._windows.learn(turn.scope, stated)
+        return lesson is not None and lesson.new
+
+    async def succeeded(self, scope: Scope, prompt_tokens: int, output_tokens: int) -> None:
+        """A success above a learned limit refutes it."""
+        await self._windows.succeeded(scope, prompt_tokens, output_tokens)
+
+    async def refused_images(self, scope: Scope, refusal: Refusal) -> None:
+        """Remember for a day that a model takes no images at all."""
+        if not refusal.takes_no_images:
+            return
+        try:
+            await self._store.learn(scope, NO_IMAGES, True, ttl_seconds=LEARNED_SECONDS)
+        except StoreUnavailable:
+            log.warning("not remembered that the model takes no images model=%s", scope.model)
+
+    async def _takes_no_images(self, scope: Scope, request: ChatRequest) -> bool:
+        if not any(isinstance(m.get("content"), list) for m in request.messages):
+            return False
+        try:
+            return NO_IMAGES in await self._store.learned(scope)
+        except StoreUnavailable:
+            return False
+
+    def _fetcher(self, caller: Caller) -> FetchJson:
+        """Asks the upstream as this caller; any failure is an answer of nothing."""
+
+        async def fetch(method: str, url: str, body: object | None) -> object | None:
+            content = b"" if body is None else msgspec.json.encode(body)
+            try:
+                reply = await self._provider.send(listing_request(caller, method, url, content))
+                try:
+                    raw = await reply.whole(max_bytes=MAX_LISTING_BYTES)
+                finally:
+                    await reply.aclose()
+                decoded: object = msgspec.json.decode(raw)
+            except (TidegateError, msgspec.DecodeError, RecursionError):
+                return None
+            return decoded if isinstance(decoded, Mapping | list) and reply.status == 200 else None
+
+        return fetch
