@@ -43,14 +43,12 @@ than the way to a thread and back costs when the machine is busy. Larger ones go
 INLINE_DIGEST_BYTES = 2 * 1024 * 1024
 """Bodies larger than this are looked up in the cache by a thread: hashing runs at about 1 GB/s."""
 
+INLINE_MESSAGES = 4096
+"""The same for requests of more messages: a look-up takes about 2 microseconds."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 _Key = tuple[str, bytes]
-
-
-INLINE_MESSAGES = 4096
-"""The same for requests of more messages: a look-up takes about 2 microseconds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,7 +129,7 @@ def test_short_pieces_too_count_nearly_what_the_whole_counts(text: str) -> None:
     assert abs(total - real_tokens(text)) <= 3 * len(pieces)
 
 
-@given(st.text(st.characters()), st.sampled_from(["gpt-4o", "gpt-4"]))
+@given(st.text(st.characters(exclude_categories=())), st.sampled_from(["gpt-4o", "gpt-4"]))
 def test_any_text_counts(text: str, model: str) -> None:
     meter = Meter()
     tokens = meter.count_text(text, model)
