@@ -287,6 +287,10 @@ class _Run:
     ) -> tuple[SummaryReply, CallRecord]:
         """Send one call. Without any answer it is recorded as failed and `_NextMode` raised."""
         self._stop_if_spent()
+        left_seconds = self.deadline - self.owner.clock()
+        if left_seconds <= 0:
+            self.reason = Reason.SUMMARY_TIMEOUT
+            raise _GiveUp
         permit = self.owner.breaker.admit(candidate.upstream, candidate.model, self.task.tenant)
         if permit is None:
             if not self.calls:
@@ -299,7 +303,7 @@ class _Run:
             body=draft.body(cap),
             prompt_tokens=draft.prompt_tokens,
             cap_tokens=cap.tokens,
-            timeout_seconds=max(self.deadline - self.owner.clock(), 0.0),
+            timeout_seconds=left_seconds,
         )
         started = self.owner.clock()
         reply, failure = await self._send(call, permit)

@@ -233,6 +233,22 @@ async def test_r067_a_call_that_never_answers_ends_at_the_deadline() -> None:
     assert cancelled.is_set()
 
 
+async def test_a_fold_has_one_deadline_for_all_its_parts() -> None:
+    now = 0.0
+
+    def slow(call: SummaryCall) -> SummaryReply:
+        nonlocal now
+        now += 50
+        return said("part")
+
+    provider = Provider(slow)
+    summarizer = Summarizer(breaker=Breaker(lambda: now), clock=lambda: now)
+    task = task_over(chat(100, 200), replace(OWN, context_window=3000))
+    outcome = await summarizer.summarise(task, provider.ask)
+    assert (outcome.text, outcome.reason) == (None, Reason.SUMMARY_TIMEOUT)
+    assert [call.timeout_seconds for call in provider.calls] == [120, 70, 20]
+
+
 async def test_cancelling_the_task_cancels_the_call_and_blames_nobody() -> None:
     waiting = asyncio.Event()
     breaker = Breaker(lambda: 0.0)

@@ -143,12 +143,17 @@ def digest_payload(
     words: KeptWords,
     history: Sequence[Message],
     *,
+    start: int = 0,
     earlier_summary: str | None = None,
     kept: Sequence[int] = (),
     merge: bool = False,
 ) -> dict[str, Any]:
-    """The stored form of a frame round a digest; `earlier_summary` is a summariser's text."""
-    body: dict[str, Any] = {"digest": [dict(ref) for ref in digest]}
+    """The stored form of a frame round a digest of `history[start:]`.
+
+    `earlier_summary` is a summariser's text about what came before `start`: a later summary or
+    digest goes on from there, since a digest itself is no source.
+    """
+    body: dict[str, Any] = {"digest": [dict(ref) for ref in digest], "start": start}
     if earlier_summary:
         body["earlier_summary"] = earlier_summary
     return _with_fence(body, words, history, kept, merge)

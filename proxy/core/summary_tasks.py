@@ -124,6 +124,11 @@ class SummaryOutcome:
     was_cut: bool = False
 
     @property
+    def completion_tokens(self) -> int:
+        """What the calls wrote in all, reasoning included, as far as it was reported."""
+        return sum(call.completion_tokens or 0 for call in self.calls)
+
+    @property
     def failed_calls(self) -> int:
         """How many of the calls count against the two that a client request may lose."""
         return sum(call.failure is not None for call in self.calls)

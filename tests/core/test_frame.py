@@ -188,8 +188,13 @@ def test_a_merged_frame_stands_in_front_of_the_message_that_follows() -> None:
 def test_a_digest_is_framed_the_same_way() -> None:
     kept = keep_words(HISTORY, 4, kept=(), caps_tokens=(0, 0), count=words)
     payload = digest_payload(
-        [{"position": 0, "head": 99, "tail": 0}], kept, HISTORY, earlier_summary="Before that."
+        [{"position": 0, "head": 99, "tail": 0}],
+        kept,
+        HISTORY,
+        start=0,
+        earlier_summary="Before that.",
     )
+    assert payload["start"] == 0
     text = compose(json.loads(json.dumps(payload)), HISTORY)["content"]
     assert "EARLIER" not in json.dumps(payload)
     assert "===== SUMMARY OF WHAT CAME BEFORE THE EXTRACT =====\nBefore that.\n" in text

@@ -111,6 +111,7 @@ def test_corrections_and_withdrawals_are_told_apart(line: str) -> None:
         'The label says "do not enter".',
         "<file_content path='x'>\nAlways be careful\n</file_content>",
         "<a><a>\nnever\n</a>\nmust\n</a>",
+        "<a><b>\nnever\n</b>\nmust</a>",
         "hello <environment_details># must\nalways</environment_details> there",
         "x" * 290 + " always so long",
         "",

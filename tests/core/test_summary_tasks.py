@@ -131,5 +131,8 @@ def test_an_outcome_counts_its_failed_calls_and_names_the_last() -> None:
     unasked = SummaryOutcome(None, Reason.BREAKER_OPEN)
     assert (unasked.failed_calls, unasked.error) == (0, "breaker-open")
     assert not unasked.worth_remembering
+    assert unasked.completion_tokens == 0
     good = SummaryOutcome("text", None, (record(500, "status-500"), record(200, None)))
     assert (good.failed_calls, good.error, good.worth_remembering) == (1, None, False)
+    paid = replace(good.calls[1], completion_tokens=7)
+    assert replace(good, calls=(good.calls[0], paid, paid)).completion_tokens == 14

@@ -170,6 +170,18 @@ def test_every_part_fits_and_nothing_is_lost(texts: list[str], part_tokens: int)
     assert all(tokens(render(part)) <= part_tokens for part in parts)
 
 
+def test_text_that_is_dense_in_places_still_fits() -> None:
+    """The first guess at a piece's length assumes that tokens are spread evenly."""
+    text = "!" * 400 + " " * 4000
+
+    def dense(shown: str) -> int:
+        return shown.count("!") + len(shown) // 100
+
+    parts = split_into_parts([Block("USER", text)], part_tokens=100, count=dense)
+    assert "".join(block.text for part in parts for block in part) == text
+    assert all(dense(render(part)) <= 100 for part in parts)
+
+
 def test_a_part_too_small_for_anything_still_ends() -> None:
     parts = split_into_parts(
         [Block("USER", "abc")], part_tokens=1, count=lambda text: 9 * len(text)
