@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from proxy.core.fingerprints import chain, meaning
-from proxy.core.messages import Message, role_of
+from proxy.core.messages import Message, head_length, role_of
 from proxy.core.ranges import Pairing, pair
 from proxy.core.replacements import Replacement, ReplacementKind
 
@@ -189,7 +189,14 @@ def conversations(draw: st.DrawFn, *, max_turns: int = 7) -> list[JsonObject]:
     return history
 
 
-histories: st.SearchStrategy[list[JsonObject]] = conversations() | any_histories
+def _without_head(messages: list[JsonObject]) -> list[JsonObject]:
+    return messages[head_length(messages) :]
+
+
+histories: st.SearchStrategy[list[JsonObject]] = (conversations() | any_histories).map(
+    _without_head
+)
+"""What follows the head: no system message leads."""
 
 
 def _range_payload(history: Sequence[Message], start: int, end: int, merge: bool) -> JsonObject:

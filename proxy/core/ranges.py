@@ -41,11 +41,9 @@ class Pairing:
         return (0, *(unit.end for unit in self.units))
 
     def strands(self, start: int, end: int) -> bool:
-        """Whether taking `[start, end)` away would part a result from its call."""
-        return any(
-            (start <= answer.call_position < end) != (start <= position < end)
-            for position, answer in self.answers.items()
-        )
+        """Whether an edge of `[start, end)` falls inside a unit: a result that came late may have
+        joined what was cut apart before, and taking the range away would part it from its call."""
+        return not {start, end} <= set(self.cuts())
 
 
 @dataclass(frozen=True, slots=True)

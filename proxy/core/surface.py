@@ -7,7 +7,7 @@ from typing import Any
 
 from proxy.core.frame import compose, merge_into
 from proxy.core.images import placeholder
-from proxy.core.messages import Message, role_of
+from proxy.core.messages import Message, part_text, role_of
 from proxy.core.pruning import Cut, apply_cuts, cuts_from_payload
 from proxy.core.ranges import Pairing
 from proxy.core.replacements import Replacement, ReplacementKind
@@ -106,7 +106,8 @@ class _Folding:
         live = sorted((r for r in applied if not r.revoked), key=lambda r: r.order)
         self.history = history
         self.pairing = pairing
-        self.ranges = _visible_ranges(pairing, [r for r in live if r.kind in RANGE_KINDS])
+        ranges = _visible_ranges(pairing, [r for r in live if r.kind in RANGE_KINDS])
+        self.ranges = {replacement.start: replacement for replacement in ranges}
         self.edits: dict[int, list[Replacement]] = {}
         for replacement in live:
             if replacement.kind in EDIT_KINDS:
@@ -118,11 +119,10 @@ class _Folding:
 
     def fold(self) -> Surface:
         position = 0
-        by_start = {replacement.start: replacement for replacement in self.ranges}
         units = {unit.start: unit for unit in self.pairing.units}
         while position < len(self.history):
             first = len(self.items)
-            replacement = by_start.get(position)
+            replacement = self.ranges.get(position)
             if replacement is not None:
                 self._replace(replacement)
                 stretch = Stretch(
@@ -159,7 +159,8 @@ class _Folding:
         kept = [p for p in payload.get("kept", ()) if replacement.start <= p < replacement.end]
         following = kept[0] if kept else replacement.end
         frame = compose(payload, self.history)
-        if payload.get("merge") and self._is_user(following):
+        comes_next = bool(kept) or following not in self.ranges
+        if payload.get("merge") and comes_next and self._is_user(following):
             self.carried = frame
         else:
             self.items.append(Item(frame, None, as_sent=False))
@@ -196,7 +197,10 @@ def apply_edits(message: Message, edits: Sequence[Replacement]) -> Message:
 
 
 def apply_offload(message: Message, payload: Mapping[str, Any]) -> Message:
-    """The message with the named image parts replaced by text parts in the same places."""
+    """The message with the named image parts replaced by text parts in the same places.
+
+    Text is never replaced: empty parts, which fingerprints do not see, may have moved the places.
+    """
     content = message.get("content")
     if not isinstance(content, list):
         return message
@@ -208,7 +212,7 @@ def apply_offload(message: Message, payload: Mapping[str, Any]) -> Message:
 
 def _with_part(content: list[Any], path: tuple[int, ...], part: Mapping[str, Any]) -> list[Any]:
     index = path[0]
-    if index >= len(content):
+    if index >= len(content) or part_text(content[index]) is not None:
         return content
     changed = list(content)
     if len(path) == 1:
