@@ -161,6 +161,13 @@ async def opened(
     conversations = Conversations(
         store, journal.turn, keeping=Keeping(messages=settings.log.messages)
     )
+    records = Records(
+        conversations=conversations,
+        surfaces=surfaces,
+        anchors=anchors,
+        events=events,
+        metrics=metrics,
+    )
     pipeline = Pipeline(
         rulebook=Rulebook(
             windows=windows,
@@ -174,13 +181,7 @@ async def opened(
         compactor=Compactor(store=store, surfaces=surfaces, runs=runs, meter=meter, events=events),
         provider=provider,
         conversations=conversations,
-        records=Records(
-            conversations=conversations,
-            surfaces=surfaces,
-            anchors=anchors,
-            events=events,
-            metrics=metrics,
-        ),
+        records=records,
     )
 
     async def not_ready() -> str | None:
@@ -203,6 +204,7 @@ async def opened(
             )
     finally:
         await runs.close()
+        await records.close()
         await windows.aclose()
         meter.close()
         await store.close()

@@ -21,12 +21,13 @@ from proxy.core.compaction import (
     with_digest,
 )
 from proxy.core.errors import HistoryChanged, StoreUnavailable
-from proxy.core.offloading import offload_after_refusal, offload_for_tokens
+from proxy.core.offloading import offload_after_refusal, offload_for_tokens, offloads
 from proxy.core.overflow import Refusal
 from proxy.core.pruning import shrink_to
 from proxy.core.replacements import NewReplacement, Replacement, ReplacementKind
 from proxy.core.surface import RANGE_KINDS, planned_ids
 from proxy.events import EventLog
+from proxy.history_watch import HistoryWatch
 from proxy.meter import Meter
 from proxy.range_runs import Allowance, RangeRuns, RunFailed, RunLanded
 from proxy.store.store import Store
@@ -48,6 +49,7 @@ class Compactor:
         self._runs = runs
         self._meter = meter
         self._events = events
+        self._watch = HistoryWatch()
 
     async def relieve(self, turn: Turn, allowance: Allowance) -> Turn:
         """Compact under pressure, if it is still there once others' work is known."""
@@ -86,6 +88,11 @@ class Compactor:
             if turn.generation == before or over_limit(aim, turn.priced):
                 turn = await self._last_resort(turn, aim)
         return turn
+
+    async def without_images(self, turn: Turn) -> Turn:
+        """Offload every image, for a model that is known to take none."""
+        new = offloads(turn.priced, self._surfaces.images(turn))
+        return (await self.committed(turn, new)).did("offload") if new else turn
 
     async def offload(self, turn: Turn, refusal: Refusal) -> Turn:
         """Offload images after a refusal that their number, size or presence caused."""
@@ -197,11 +204,15 @@ class Compactor:
                     return turn.because(why) if attempt == 0 else turn
             if plan is None or not allowance.left:
                 return turn
+            if self._watch.unstable(turn):
+                turn = turn.because(Reason.UNSTABLE_HISTORY)
+                return await self._digested(turn, aim) if policy.digest_allowed else turn
             result = await self._runs.summarise(turn, aim, policy.words, plan, allowance)
             turn = await self._surfaces.refresh(turn)
             if isinstance(result, RunFailed):
                 return turn.because(result.reason)
             if isinstance(result, RunLanded):
+                self._watch.landed(turn, plan.end)
                 turn = replace(
                     turn.did("summary"), summary_tokens=turn.summary_tokens + result.cost_tokens
                 )
@@ -211,23 +222,8 @@ class Compactor:
 
     async def _last_resort(self, turn: Turn, aim: Aim) -> Turn:
         """A digest, made without a model, then the newest oversized tool results cut to fit."""
-        policy = turn.rules.compaction
-        for tail_tokens in (None, 0) if policy.digest_allowed else ():
-            plan = plan_range(
-                turn.priced,
-                aim,
-                policy.words,
-                self._meter.counter(turn.scope.model),
-                tail_tokens=tail_tokens,
-            )
-            if plan is None:
-                continue
-            new = with_digest(
-                turn.priced, plan, policy.words, self._meter.counter(turn.scope.model)
-            )
-            turn = await self._if_smaller(turn, new, "digest")
-            if not over_limit(aim, turn.priced):
-                break
+        if turn.rules.compaction.digest_allowed:
+            turn = await self._digested(turn, aim)
         target = min(t for t in (aim.limit_tokens, aim.trigger_tokens) if t is not None)
         for position in shrink_candidates(turn.priced):
             over_tokens = turn.priced.total_tokens - target
@@ -239,6 +235,19 @@ class Compactor:
                 turn = await self._if_smaller(
                     turn, as_shrink(turn.priced, position, cuts), "shrink"
                 )
+        return turn
+
+    async def _digested(self, turn: Turn, aim: Aim) -> Turn:
+        """A digest of the range, with R and then, if it still does not fit, with R = 0."""
+        words, count = turn.rules.compaction.words, self._meter.counter(turn.scope.model)
+        for tail_tokens in (None, 0):
+            plan = plan_range(turn.priced, aim, words, count, tail_tokens=tail_tokens)
+            if plan is None:
+                continue
+            new = with_digest(turn.priced, plan, words, count)
+            turn = await self._if_smaller(turn, new, "digest")
+            if not over_limit(aim, turn.priced):
+                break
         return turn
 
     async def _if_smaller(self, turn: Turn, new: NewReplacement, action: str) -> Turn:

@@ -64,6 +64,8 @@ class Pipeline:
         turn = await self._surfaces.open(request, caller, rules)
         turn = await self._conversations.named(turn)
         allowance = Allowance()
+        if rules.takes_no_images:
+            turn = await self._compactor.without_images(await self._surfaces.price(turn))
         turn = await self._weighed(turn, rules)
         turn = await self._relieved(turn, rules, allowance, own_work)
         sent = await self._sent(turn, rules, own_work)

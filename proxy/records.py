@@ -1,7 +1,8 @@
 """What is kept of an answered request, when its reply has ended: the provider's own figure as an
 anchor, the metrics, one event. Nothing here delays a byte."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from proxy.anchor_book import AnchorBook
@@ -13,6 +14,8 @@ from proxy.reply import Reply, ReplyEnd
 from proxy.store.store import EventKind
 from proxy.surfaces import Surfaces
 from proxy.turn import Turn
+
+BYTES_PER_TOKEN_SUSPICIOUS = 12
 
 
 class Records:
@@ -33,6 +36,7 @@ class Records:
         self._anchors = anchors
         self._events = events
         self._metrics = metrics
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def answered(self, turn: Turn, reply: Reply) -> None:
         """Record the request now, and the rest of its story when the reply ends."""
@@ -46,12 +50,28 @@ class Records:
         self._events.told(turn, EventKind.REQUEST, _request_data(turn, end))
 
     def _learn(self, turn: Turn, usage: Mapping[str, Any]) -> None:
+        reported = reported_prompt_tokens(usage)
         if turn.counted is None:
+            if reported is not None and _suspiciously_small(reported, turn):
+                self._background(self._look_again(turn, usage))
             return
         ratio = self._anchors.learn_from_usage(self._surfaces.sent(turn, turn.counted), usage)
         if ratio is not None:
             model = self._metrics.model_label(turn.scope.model)
             self._metrics.set("tidegate_estimate_ratio", ratio, model=model)
+
+    async def _look_again(self, turn: Turn, usage: Mapping[str, Any]) -> None:
+        """Count a request that was sent uncounted, to tell whether the provider cut it silently."""
+        self._learn(await self._surfaces.price(turn), usage)
+
+    def _background(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work, name="records")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Finish what runs in the background."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _count(self, turn: Turn, status: int) -> None:
         metrics = self._metrics
@@ -70,6 +90,15 @@ class Records:
             metrics.add("tidegate_reasons_total", reason=turn.reason.value)
         if turn.degraded is not None:
             metrics.add("tidegate_degraded_total", part=turn.degraded)
+
+
+def _suspiciously_small(reported_tokens: int, turn: Turn) -> bool:
+    """Whether a request that was not counted should be, by its bytes for each reported token.
+
+    Text of any language takes 2 to 5 bytes a token; a dozen is a reason to look.
+    """
+    bound = turn.bound_tokens or 0
+    return bound > BYTES_PER_TOKEN_SUSPICIOUS * reported_tokens
 
 
 def _request_data(turn: Turn, end: ReplyEnd) -> dict[str, Any]:

@@ -6,17 +6,18 @@ from dataclasses import replace
 
 from proxy.anchor_book import AnchorBook
 from proxy.core.anchors import scaled
-from proxy.core.compaction import RangePlan, earlier_summary
+from proxy.core.compaction import RangePlan, earlier_summary, told_from
+from proxy.core.limits import StatedLimit
 from proxy.core.messages import Message
 from proxy.core.replacements import Scope
 from proxy.core.summary_tasks import (
+    CallRecord,
     Candidate,
     SummaryCall,
     SummaryOutcome,
     SummaryReply,
     SummaryTask,
 )
-from proxy.core.surface import Item
 from proxy.meter import Meter
 from proxy.provider import Provider
 from proxy.relay import Upstream, own_request
@@ -54,7 +55,25 @@ class SummaryJobs:
         async def ask(call: SummaryCall) -> SummaryReply:
             return await self._ask(turn, call)
 
-        return await self._summarizer.summarise(self._task(turn, plan, failures_allowed), ask)
+        task = self._task(turn, plan, failures_allowed)
+        outcome = await self._summarizer.summarise(task, ask)
+        for call in outcome.calls:
+            await self._learn(turn, call)
+        return outcome
+
+    async def _learn(self, turn: Turn, call: CallRecord) -> None:
+        """A summariser that refused a call by its window has stated it."""
+        refusal = call.refusal
+        if refusal is None or refusal.window_tokens is None:
+            return
+        scope = replace(turn.scope, upstream=call.upstream, model=call.model)
+        stated = StatedLimit(
+            tokens=refusal.window_tokens,
+            counted_tokens=call.prompt_tokens,
+            output_tokens=0,
+            input_only=refusal.window_is_input_only,
+        )
+        await self._windows.learn(scope, stated)
 
     async def _ask(self, turn: Turn, call: SummaryCall) -> SummaryReply:
         upstream = self._upstream(turn, call.upstream)
@@ -80,7 +99,7 @@ class SummaryJobs:
             candidates=self._candidates(turn),
             fields=turn.request.fields,
             raw_messages=(*head, *turn.raw_items[:last]),
-            messages=told_messages(turn, view.surface.items[:last]),
+            messages=told_messages(turn, plan.end),
             replay_tokens=view.fixed_tokens + sum(view.item_tokens[:last]),
             range_tokens=plan.range_tokens,
             cap_tokens=plan.summary_cap_tokens,
@@ -117,17 +136,27 @@ class SummaryJobs:
         return lambda text: scaled(self._meter.count_text(text, scope.model), ratio)
 
 
-def told_messages(turn: Turn, items: Sequence[Item]) -> tuple[Message, ...]:
-    """What a transcript tells: the range without an earlier frame, which is told as its summary.
+def told_messages(turn: Turn, end: int) -> tuple[Message, ...]:
+    """What a transcript tells of `history[:end]`: what follows an earlier summary's range.
 
-    A message that a frame was merged into is told as the client sent it.
+    Messages are told as they show on the surface, so that an offloaded image stays away; those that
+    only a digest stands for are told from the originals.
     """
-    leading = turn.surface.leading()
-    merged = leading is not None and bool(leading.payload.get("merge"))
-    history = turn.request.history
+    view = turn.priced
+    shown = {item.position: item for item in view.surface.items if item.position is not None}
+    leading = view.leading_end()
     told: list[Message] = []
-    for index, item in enumerate(items):
-        if item.position is None:
-            continue
-        told.append(history[item.position] if merged and index == 0 else item.message)
+    for position in range(told_from(view), end):
+        item = shown.get(position)
+        # A message that a frame was merged into is told as the client sent it.
+        merged = position == leading and _merges(turn)
+        if item is None or position < leading or merged:
+            told.append(turn.request.history[position])
+        else:
+            told.append(item.message)
     return tuple(told)
+
+
+def _merges(turn: Turn) -> bool:
+    leading = turn.surface.leading()
+    return leading is not None and bool(leading.payload.get("merge"))

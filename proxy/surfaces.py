@@ -52,13 +52,15 @@ class Surfaces:
         """The request's place in its conversation and its surface as stored, not yet priced."""
         scope = Scope(caller.tenant, caller.upstream.name, request.model)
         pairing = pair(request.history)
-        prints = fingerprint_chain(self._key, self._meanings_of(request), pairing)
+        meanings = self._meanings_of(request)
+        prints = fingerprint_chain(self._key, meanings, pairing)
         turn = Turn(
             request=request,
             caller=caller,
             scope=scope,
             pairing=pairing,
             chain=prints,
+            meanings=tuple(meanings),
             applied=(),
             surface=fold(request.history, pairing, ()),
             raw_items=request.raw_history,
@@ -99,7 +101,8 @@ class Surfaces:
         ]
         client = await self._meter.count_messages(sent, model)
         items = await self._meter.count_messages(ours, model) if turn.surface.replaced else None
-        extras = self._meter.count_extras(request.params, model)
+        outside = len(request.body) - sum(map(len, request.raw_messages))
+        extras = await self._meter.measure_extras(request.params, model, size_bytes=outside)
         head = sum(client[: request.head_length])
         history = client[request.head_length :]
         item_counts = history if items is None else items

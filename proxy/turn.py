@@ -31,6 +31,7 @@ class Turn:
     scope: Scope
     pairing: Pairing = field(repr=False)
     chain: tuple[bytes, ...] = field(repr=False)
+    meanings: tuple[bytes, ...] = field(repr=False)
     applied: tuple[Replacement, ...] = field(repr=False)
     surface: Surface = field(repr=False)
     raw_items: tuple[bytes, ...] = field(repr=False)

@@ -358,9 +358,10 @@ def with_summary(view: View, plan: RangePlan, words: Words, summary: str) -> New
 
 def with_digest(view: View, plan: RangePlan, words: Words, count: Count) -> NewReplacement:
     """The replacement made without a model: what was asked, done and answered, if it fits."""
+    start = told_from(view)
     digest = plan_digest(
         view.history,
-        view.leading_end() if earlier_summary(view) else 0,
+        start,
         plan.end,
         cap_tokens=plan.summary_cap_tokens,
         count=count,
@@ -370,6 +371,7 @@ def with_digest(view: View, plan: RangePlan, words: Words, count: Count) -> NewR
         digest,
         plan.kept_words,
         view.history,
+        start=start,
         earlier_summary=earlier_summary(view) or None,
         kept=plan.kept,
         merge=words.role_alternation,
@@ -383,3 +385,17 @@ def earlier_summary(view: View) -> str:
     if leading is None:
         return ""
     return str(leading.payload.get("summary") or leading.payload.get("earlier_summary") or "")
+
+
+def told_from(view: View) -> int:
+    """From which position on the range is told by its own messages.
+
+    A summary stands for everything before its end. A digest is no summary: what it covers is told
+    again from the originals, but for the stretch that a summary before it stands for.
+    """
+    leading = view.surface.leading()
+    if leading is None:
+        return 0
+    if leading.kind is ReplacementKind.SUMMARY:
+        return leading.end
+    return int(leading.payload.get("start", 0)) if leading.payload.get("earlier_summary") else 0
