@@ -133,7 +133,7 @@ async def opened(
     secret = await store.secret("digests")
     metrics, meter, anchors = Metrics(), Meter(), AnchorBook()
     journal = Journal(store, messages=settings.log.messages, images=settings.log.images)
-    events = EventLog(journal.event)
+    events = EventLog(journal.event, metrics)
     await meter.prepare()
     windows = Windows(
         lru_cache(4096)(lambda model: configured_for(settings, model)),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from proxy.core.aims import enough, over_limit, overflow_aim, pressure_aim
+from proxy.core.backoff import why_not
 from proxy.core.budget import trigger_fires
 from proxy.core.compaction import (
     Aim,
@@ -17,7 +18,6 @@ from proxy.core.compaction import (
     plan_range,
     shrink_candidates,
     shrink_chars,
-    why_not,
     with_digest,
 )
 from proxy.core.errors import HistoryChanged, StoreUnavailable

@@ -8,6 +8,7 @@ from typing import Any
 from proxy.core.compaction import Cause, RangePlan
 from proxy.core.replacements import Replacement, ReplacementKind
 from proxy.core.summary_tasks import CallRecord, SummaryOutcome
+from proxy.metrics import Metrics, SummaryFigures
 from proxy.store.store import Event, EventKind
 from proxy.turn import Turn
 
@@ -23,10 +24,14 @@ class EventLog:
     """Turns what the walk did into events of design section 13."""
 
     def __init__(
-        self, record: Callable[[Event], None], clock: Callable[[], float] = time.time
+        self,
+        record: Callable[[Event], None],
+        metrics: Metrics,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """`record` must not block: it is called between awaits of a request."""
         self._record = record
+        self._metrics = metrics
         self._clock = clock
 
     def told(self, turn: Turn, kind: EventKind, data: Mapping[str, Any]) -> None:
@@ -56,6 +61,15 @@ class EventLog:
 
     def summarised(self, turn: Turn, outcome: SummaryOutcome) -> None:
         """What the summariser did, call by call; its text stays out of the log."""
+        for call in outcome.calls:
+            self._metrics.summary_call(
+                SummaryFigures(
+                    outcome=call.failure or "accepted",
+                    prompt_tokens=call.reported_prompt_tokens or call.prompt_tokens,
+                    completion_tokens=call.completion_tokens or 0,
+                    seconds=call.seconds,
+                )
+            )
         self.told(
             turn,
             EventKind.SUMMARY,
@@ -68,6 +82,9 @@ class EventLog:
 
     def ended(self, turn: Turn, cause: Cause, plan: RangePlan, error: str | None) -> None:
         """The compaction is over, on whatever way."""
+        self._metrics.add(
+            "tidegate_compactions_total", cause=cause.value, outcome=error or "landed"
+        )
         data: dict[str, Any] = {"cause": cause.value, "end": plan.end}
         if error is not None:
             data["error"] = error
@@ -77,6 +94,9 @@ class EventLog:
         """Replacements were recorded; what they saved, by the counts that planned them."""
         for row in rows:
             kind = _KIND_OF.get(row.kind)
+            if kind is EventKind.OFFLOAD:
+                images = len(row.payload.get("parts", ()))
+                self._metrics.add("tidegate_offloaded_images_total", images)
             if kind is None or not row.id:
                 continue
             self.told(

@@ -122,6 +122,9 @@ class Pipeline:
                 break
             with own_work.busy():
                 turn = await self._room_made(sent.turn, step, refusal, rules, allowance)
+            self._records.recovered(
+                sent.turn, step, refusal, replayed=_advanced(sent.turn, turn, step)
+            )
             if not _advanced(sent.turn, turn, step):
                 sent = replace(sent, turn=turn)
                 break

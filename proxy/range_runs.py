@@ -6,14 +6,13 @@ import logging
 from collections.abc import Hashable
 from dataclasses import dataclass
 
+from proxy.core.backoff import backoff_after, latest_backoff
 from proxy.core.compaction import (
     Aim,
     Cause,
     RangePlan,
     Reason,
     Words,
-    backoff_after,
-    latest_backoff,
     with_summary,
 )
 from proxy.core.errors import HistoryChanged, LeaseLost, StoreUnavailable

@@ -8,8 +8,11 @@ from typing import Any
 from proxy.anchor_book import AnchorBook
 from proxy.conversations import Conversations
 from proxy.core.anchors import reported_prompt_tokens
+from proxy.core.overflow import Refusal
+from proxy.core.recovery import Step
 from proxy.events import EventLog
 from proxy.metrics import Metrics
+from proxy.prefix_shares import PrefixShares
 from proxy.reply import Reply, ReplyEnd
 from proxy.store.store import EventKind
 from proxy.surfaces import Surfaces
@@ -36,13 +39,29 @@ class Records:
         self._anchors = anchors
         self._events = events
         self._metrics = metrics
+        self._prefixes = PrefixShares(metrics)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def answered(self, turn: Turn, reply: Reply) -> None:
         """Record the request now, and the rest of its story when the reply ends."""
         self._conversations.record(turn)
         self._count(turn, reply.status)
+        self._prefixes.observe(turn)
         reply.on_end = lambda end: self._ended(turn, end)
+
+    def recovered(self, turn: Turn, step: Step, refusal: Refusal, *, replayed: bool) -> None:
+        """A refusal was recognised; whether room was made and the request sent again."""
+        said = {
+            "kind": refusal.kind.value,
+            "sign": refusal.sign,
+            "window_tokens": refusal.window_tokens,
+            "prompt_tokens": refusal.prompt_tokens,
+        }
+        self._events.told(turn, EventKind.OVERFLOW, said)
+        if replayed:
+            cause = "image" if step is Step.OFFLOAD else "overflow"
+            self._metrics.add("tidegate_replays_total", cause=cause)
+            self._events.told(turn, EventKind.REPLAY, {"cause": cause})
 
     def _ended(self, turn: Turn, end: ReplyEnd) -> None:
         if end.usage is not None and 200 <= end.status < 300:

@@ -12,7 +12,7 @@ from proxy.core.messages import HEAD_ROLES, Message, is_real_user, role_of, text
 from proxy.core.pruning import Cut, cuts_to_payload, oversized_parts
 from proxy.core.ranges import Pairing, PricedUnit, retained_cut
 from proxy.core.replacements import NewReplacement, Replacement, ReplacementKind
-from proxy.core.surface import RANGE_KINDS, Surface
+from proxy.core.surface import Surface
 
 MIN_NEW_TOKENS = 256
 FRAME_TOKENS = 120  # preamble, delimiters and headings of the frame, measured with o200k_base
@@ -239,60 +239,6 @@ def plan_range(
         kept_words=kept_words,
         kept=kept,
         dropped_instructions=len(dropped),
-    )
-
-
-def why_not(view: View, aim: Aim, words: Words, plan: RangePlan | None) -> Reason | None:
-    """Why a pressure summary is not worth a call; holds only while the total fits the window.
-
-    The caller has already asked whether the total exceeds `limit_tokens`.
-    """
-    trigger = aim.trigger_tokens
-    if trigger is None:
-        return None
-    floor = floor_tokens(view, aim, words)
-    if floor >= trigger:
-        return Reason.FLOOR_OVER_TRIGGER
-    if plan is None or plan.new_tokens < max(MIN_NEW_TOKENS, (trigger - floor) // 4):
-        return Reason.NOT_ENOUGH_NEW
-    revoked_end = max((r.end for r in view.applied if r.revoked), default=0)
-    if plan.end <= revoked_end:
-        return Reason.NOT_ENOUGH_NEW
-    backoff = latest_backoff(view.applied)
-    if backoff is not None:
-        payload = backoff.payload
-        if view.total_tokens < payload["total_tokens"] + payload["needs_tokens"]:
-            return Reason.BACKING_OFF
-    return None
-
-
-def latest_backoff(applied: Sequence[Replacement]) -> Replacement | None:
-    """The newest backoff that no effective compaction has followed."""
-    deciding = (r for r in applied if r.kind is ReplacementKind.BACKOFF or r.kind in RANGE_KINDS)
-    newest = max(deciding, key=lambda r: r.order, default=None)
-    if newest is None or newest.kind is not ReplacementKind.BACKOFF:
-        return None
-    return newest
-
-
-def backoff_after(
-    view: View, aim: Aim, words: Words, *, end: int, earlier: Replacement | None
-) -> NewReplacement | None:
-    """What is remembered of a compaction that helped little or failed: how much must come first."""
-    if aim.trigger_tokens is None:
-        return None
-    room = max(aim.trigger_tokens - floor_tokens(view, aim, words), 0) // 4
-    times = 1 if earlier is None else int(earlier.payload["times"]) + 1
-    return NewReplacement(
-        kind=ReplacementKind.BACKOFF,
-        start=0,
-        end=end,
-        end_fingerprint=view.chain[end - 1],
-        payload={
-            "total_tokens": view.total_tokens,
-            "needs_tokens": max(room, MIN_NEW_TOKENS) * 2 ** min(times - 1, 16),
-            "times": times,
-        },
     )
 
 
