@@ -18,12 +18,12 @@ import asyncpg  # type: ignore[import-untyped]  # ships no type marker
 from sqlalchemy import Row, Table, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import (
-    DataError,
     DBAPIError,
     IntegrityError,
     NotSupportedError,
     ProgrammingError,
     SQLAlchemyError,
+    StatementError,
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -59,14 +59,9 @@ FOREIGN = (
     OverflowError,
 )
 # The database works but did not take this statement: trying again cannot help.
-REFUSALS = (
-    DataError,
-    IntegrityError,
-    NotSupportedError,
-    ProgrammingError,
-    UnicodeError,
-    OverflowError,
-)
+REFUSALS = (IntegrityError, NotSupportedError, ProgrammingError, UnicodeError, OverflowError)
+# The same by PostgreSQL's classes: not supported, cardinality, data, integrity, syntax or access.
+REFUSED_CLASSES = frozenset({"0A", "21", "22", "23", "42"})
 # serialization_failure and deadlock_detected: PostgreSQL asks for the transaction once more.
 TRY_AGAIN = frozenset({"40001", "40P01"})
 
@@ -220,10 +215,10 @@ class Database:
             self._paused_until = now + PAUSE_SECONDS  # this call finds out, the others do not wait
         try:
             result = await operation()
-        except REFUSALS as error:
-            self._paused_until = 0.0
-            raise StoreRefused(f"The store did not take it: {_cause(error)}") from error
         except (*FOREIGN, _CommitUnknown) as error:
+            if _is_refusal(error):
+                self._paused_until = 0.0
+                raise StoreRefused(f"The store did not take it: {_cause(error)}") from error
             self._paused_until = time.monotonic() + PAUSE_SECONDS if self.postgresql else 0.0
             raise StoreUnavailable(f"The store did not answer: {_cause(error)}") from error
         except BaseException:
@@ -278,6 +273,14 @@ def _asks_for_another_try(error: BaseException) -> bool:
     if not isinstance(error, DBAPIError):
         return isinstance(error, (ConnectionError, asyncpg.InterfaceError))
     return error.connection_invalidated or getattr(error.orig, "sqlstate", None) in TRY_AGAIN
+
+
+def _is_refusal(error: BaseException) -> bool:
+    if isinstance(error, DBAPIError):
+        sqlstate = getattr(error.orig, "sqlstate", None) or ""
+        return isinstance(error, REFUSALS) or sqlstate[:2] in REFUSED_CLASSES
+    # A value that no driver could bind is a StatementError without a database's error in it.
+    return isinstance(error, (*REFUSALS, StatementError))
 
 
 def _cause(error: BaseException) -> str:

@@ -1,5 +1,6 @@
 """From a URL to engines. SQLite: a private file, one writing connection in `BEGIN IMMEDIATE` and a
-few that read; in memory, one connection for both. PostgreSQL: one pool for both."""
+few that read; in memory, one connection for both. PostgreSQL: one pool for both. Parameters, which
+may be a client's words, are hidden from every error message."""
 
 import os
 from dataclasses import dataclass
@@ -73,17 +74,20 @@ def make_engines(url: URL) -> Engines:
     if is_postgresql(url):
         return _postgresql_engines(url)
     if is_memory(url):
-        engine = create_async_engine(url, poolclass=StaticPool)
+        engine = create_async_engine(url, poolclass=StaticPool, hide_parameters=True)
         _set_up_sqlite(engine, writes=True)
         return Engines(engine, engine)
     make_private(Path(url.database or ""))
     arguments = {"timeout": BUSY_SECONDS}
-    writer = create_async_engine(url, pool_size=1, max_overflow=0, connect_args=arguments)
+    writer = create_async_engine(
+        url, pool_size=1, max_overflow=0, connect_args=arguments, hide_parameters=True
+    )
     reader = create_async_engine(
         url,
         pool_size=READ_CONNECTIONS,
         max_overflow=0,
         connect_args=arguments,
+        hide_parameters=True,
         pool_reset_on_return=None,  # it begins no transaction, so there is none to roll back
     )
     _set_up_sqlite(writer, writes=True)
@@ -98,6 +102,7 @@ def _postgresql_engines(url: URL) -> Engines:
         pool_size=POOL_CONNECTIONS,
         max_overflow=POOL_CONNECTIONS,
         pool_timeout=CONNECT_SECONDS,
+        hide_parameters=True,
         connect_args={"timeout": CONNECT_SECONDS, "command_timeout": COMMAND_SECONDS},
     )
     return Engines(engine, engine.execution_options(isolation_level="AUTOCOMMIT"))

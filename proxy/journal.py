@@ -1,0 +1,234 @@
+"""Log writes, off the request's path: recording never waits and never fails.
+
+Entries are written in the order recorded, many in one transaction. While the store is away they
+wait in a backlog of bounded size; what does not fit is dropped, the oldest first, and counted.
+After `flush()` everything recorded before it can be read.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from dataclasses import replace
+from typing import Protocol
+
+from proxy.core.errors import StoreUnavailable
+from proxy.store.originals import without_images
+from proxy.store.store import Batch, Event, LoggedMessage, StoreRefused, Turn
+
+logger = logging.getLogger(__name__)
+
+FLUSH_SECONDS = 0.2
+FULL_ENTRIES = 500  # so many do not wait for the time
+BATCH_ENTRIES = 2_000
+BATCH_BYTES = 8 * 1024 * 1024
+MAX_BACKLOG_ENTRIES = 50_000
+MAX_BACKLOG_BYTES = 128 * 1024 * 1024  # twice the largest request body
+RETRY_SECONDS = 1.0
+CLOSE_SECONDS = 5.0
+ENTRY_BYTES = 1024  # what an entry weighs beside the messages it carries
+IMAGE_SECRET = "images"
+
+Entry = Event | Turn
+
+
+class LogStore(Protocol):
+    """The two things that a journal asks of a store."""
+
+    async def secret(self, name: str) -> bytes:
+        """A key of that name."""
+
+    async def write(self, batch: Batch) -> None:
+        """Append; written twice, it is there once."""
+
+
+class Journal:
+    """Takes events and turns at once, and writes them soon."""
+
+    def __init__(
+        self,
+        store: LogStore,
+        *,
+        messages: bool = True,
+        images: bool = False,
+        flush_seconds: float = FLUSH_SECONDS,
+        max_backlog_bytes: int = MAX_BACKLOG_BYTES,
+    ) -> None:
+        """`messages`: whether message text is kept; `images`: whether image bytes are, too."""
+        self._store = store
+        self._messages = messages
+        self._images = images
+        self._flush_seconds = flush_seconds
+        self._max_backlog_bytes = max_backlog_bytes
+        self._backlog: deque[tuple[Entry, int]] = deque()
+        self._backlog_bytes = 0
+        self._being_written = 0
+        self._recorded = 0
+        self._one_writer = asyncio.Lock()
+        self._has_entries = asyncio.Event()
+        self._is_full = asyncio.Event()
+        self.dropped = 0
+        self.behind = False
+
+    def event(self, event: Event) -> None:
+        """Record something that happened."""
+        self._add(event, ENTRY_BYTES)
+
+    def turn(self, turn: Turn) -> None:
+        """Record a request. Bodies are copied, so that the request's own buffer can go."""
+        kept = self._messages
+        turn = replace(
+            turn,
+            messages=tuple(_copy(message, kept) for message in turn.messages),
+            head=bytes(turn.head) if kept and turn.head is not None else None,
+            tools=bytes(turn.tools) if kept and turn.tools is not None else None,
+        )
+        self._add(turn, _size_bytes(turn))
+
+    async def run(self) -> None:
+        """Write what is recorded, until cancelled."""
+        while True:
+            await self._has_entries.wait()
+            try:
+                async with asyncio.timeout(self._flush_seconds):
+                    await self._is_full.wait()
+            except TimeoutError:
+                pass
+            try:
+                await self.flush()
+            except StoreUnavailable:
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def flush(self) -> None:
+        """Write everything recorded before this call.
+
+        Raises:
+            StoreUnavailable: the store did not take it; the entries wait for the next time.
+        """
+        goal = self._recorded
+        while self._settled < goal:
+            async with self._one_writer:
+                if self._settled < goal:
+                    await self._write_some()
+
+    async def close(self, *, seconds: float = CLOSE_SECONDS) -> None:
+        """Write what is left, as far as the store takes it in that time."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.flush()
+        except (StoreUnavailable, TimeoutError):
+            lost = self._recorded - self._settled
+            self.dropped += lost
+            self._backlog.clear()
+            logger.warning("journal closed lost_entries=%d", lost)
+
+    @property
+    def _settled(self) -> int:
+        """How many entries were written or dropped; always the oldest ones."""
+        return self._recorded - len(self._backlog) - self._being_written
+
+    def _add(self, entry: Entry, size_bytes: int) -> None:
+        self._recorded += 1
+        self._backlog.append((entry, size_bytes))
+        self._backlog_bytes += size_bytes
+        self._keep_bounds()
+        self._tell_loop()
+
+    def _keep_bounds(self) -> None:
+        while self._backlog and (
+            len(self._backlog) > MAX_BACKLOG_ENTRIES
+            or self._backlog_bytes > self._max_backlog_bytes
+        ):
+            self._backlog_bytes -= self._backlog.popleft()[1]
+            self.dropped += 1
+
+    def _tell_loop(self) -> None:
+        if self._backlog:
+            self._has_entries.set()
+        else:
+            self._has_entries.clear()
+        if len(self._backlog) >= FULL_ENTRIES:
+            self._is_full.set()
+        else:
+            self._is_full.clear()
+
+    async def _write_some(self) -> None:
+        taken = self._take()
+        written = False
+        try:
+            await self._write([entry for entry, _ in taken])
+            written = True
+        except StoreUnavailable as error:
+            if not self.behind:
+                logger.warning("journal behind=true error=%s", error)
+            self.behind = True
+            raise
+        finally:
+            self._being_written = 0
+            if not written:  # cancelled, too: what is written twice is there once
+                self._backlog.extendleft(reversed(taken))
+                self._backlog_bytes += sum(size for _, size in taken)
+                self._keep_bounds()
+            self._tell_loop()
+        if self.behind:
+            logger.warning("journal behind=false dropped_entries=%d", self.dropped)
+        self.behind = False
+
+    def _take(self) -> list[tuple[Entry, int]]:
+        taken: list[tuple[Entry, int]] = []
+        size_bytes = 0
+        while self._backlog and len(taken) < BATCH_ENTRIES and size_bytes < BATCH_BYTES:
+            taken.append(self._backlog.popleft())
+            size_bytes += taken[-1][1]
+        self._backlog_bytes -= size_bytes
+        self._being_written = len(taken)
+        return taken
+
+    async def _write(self, entries: list[Entry]) -> None:
+        if not self._images and any(isinstance(entry, Turn) for entry in entries):
+            key = await self._store.secret(IMAGE_SECRET)
+            entries = await asyncio.to_thread(_without_images, entries, key)
+        try:
+            await self._store.write(_batch(entries))
+            return
+        except StoreRefused as error:
+            logger.warning("journal refused_entries=%d error=%s", len(entries), error)
+        # One of them cannot be stored, ever: it must not keep the others back.
+        for entry in entries:
+            try:
+                await self._store.write(_batch([entry]))
+            except StoreRefused as error:
+                self.dropped += 1
+                logger.warning("journal dropped=%s error=%s", type(entry).__name__, error)
+
+
+def _copy(message: LoggedMessage, kept: bool) -> LoggedMessage:
+    body = bytes(message.body) if kept and message.body is not None else None
+    return replace(message, body=body)
+
+
+def _size_bytes(turn: Turn) -> int:
+    bodies = sum(len(message.body or b"") + 200 for message in turn.messages)
+    return ENTRY_BYTES + bodies + len(turn.head or b"") + len(turn.tools or b"")
+
+
+def _without_images(entries: list[Entry], key: bytes) -> list[Entry]:
+    def slim(body: bytes | None) -> bytes | None:
+        return None if body is None else without_images(body, key)
+
+    return [
+        replace(
+            entry,
+            messages=[replace(message, body=slim(message.body)) for message in entry.messages],
+            head=slim(entry.head),
+        )
+        if isinstance(entry, Turn)
+        else entry
+        for entry in entries
+    ]
+
+
+def _batch(entries: list[Entry]) -> Batch:
+    return Batch(
+        events=[entry for entry in entries if isinstance(entry, Event)],
+        turns=[entry for entry in entries if isinstance(entry, Turn)],
+    )
