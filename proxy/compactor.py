@@ -1,6 +1,7 @@
 """Makes room, cheapest first: adopt, prune, offload, summarise, digest, shrink. Pressure, the
 recovery from an overflow and compaction by hand are three walks over the same steps."""
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,6 +12,7 @@ from proxy.core.budget import trigger_fires
 from proxy.core.compaction import (
     Aim,
     Cause,
+    RangePlan,
     Reason,
     as_shrink,
     floor_tokens,
@@ -191,13 +193,7 @@ class Compactor:
         policy = turn.rules.compaction
         for attempt in range(1 + policy.retries):
             view = turn.priced
-            plan = plan_range(
-                view,
-                aim,
-                policy.words,
-                self._meter.counter(turn.scope.model),
-                tail_tokens=0 if attempt else None,
-            )
+            plan = await self._planned(turn, aim, 0 if attempt else None)
             if aim.cause is Cause.PRESSURE and not over_limit(aim, view):
                 why = why_not(view, aim, policy.words, plan)
                 if why is not None:
@@ -241,14 +237,25 @@ class Compactor:
         """A digest of the range, with R and then, if it still does not fit, with R = 0."""
         words, count = turn.rules.compaction.words, self._meter.counter(turn.scope.model)
         for tail_tokens in (None, 0):
-            plan = plan_range(turn.priced, aim, words, count, tail_tokens=tail_tokens)
+            plan = await self._planned(turn, aim, tail_tokens)
             if plan is None:
                 continue
-            new = with_digest(turn.priced, plan, words, count)
+            new = await asyncio.to_thread(with_digest, turn.priced, plan, words, count)
             turn = await self._if_smaller(turn, new, "digest")
             if not over_limit(aim, turn.priced):
                 break
         return turn
+
+    async def _planned(self, turn: Turn, aim: Aim, tail_tokens: int | None) -> RangePlan | None:
+        """The plan for this turn's range; made in a thread, since it counts the user's words."""
+        return await asyncio.to_thread(
+            plan_range,
+            turn.priced,
+            aim,
+            turn.rules.compaction.words,
+            self._meter.counter(turn.scope.model),
+            tail_tokens=tail_tokens,
+        )
 
     async def _if_smaller(self, turn: Turn, new: NewReplacement, action: str) -> Turn:
         """Commit a replacement unless the surface would not become strictly smaller."""

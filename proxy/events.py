@@ -1,6 +1,7 @@
 """What happened to a conversation, told once: to the log, and to whoever listens live. Events hold
 counts, kinds and ids; never message text, never a credential."""
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -11,6 +12,8 @@ from proxy.core.summary_tasks import CallRecord, SummaryOutcome
 from proxy.metrics import Metrics, SummaryFigures
 from proxy.store.store import Event, EventKind
 from proxy.turn import Turn
+
+log = logging.getLogger(__name__)
 
 _KIND_OF = {
     ReplacementKind.SUMMARY: EventKind.REPLACEMENT,
@@ -58,6 +61,24 @@ class EventLog:
                 "total_tokens": turn.priced.total_tokens,
             },
         )
+        if plan.dropped_instructions:
+            self.warned(
+                turn,
+                "instructions_over_cap",
+                {"messages": plan.dropped_instructions, "end": plan.end},
+            )
+
+    def warned(self, turn: Turn, what: str, data: Mapping[str, Any]) -> None:
+        """Something that an operator may want to change, in the log and as an event."""
+        log.warning(
+            "%s upstream=%s model=%s conversation=%s data=%s",
+            what,
+            turn.scope.upstream,
+            turn.scope.model,
+            turn.conversation,
+            dict(data),
+        )
+        self.told(turn, EventKind.WARNING, {"what": what, **data})
 
     def summarised(self, turn: Turn, outcome: SummaryOutcome) -> None:
         """What the summariser did, call by call; its text stays out of the log."""

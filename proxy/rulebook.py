@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 import msgspec
+from cachetools import LRUCache
 
 from proxy.anchor_book import AnchorBook
 from proxy.core.errors import StoreUnavailable, TidegateError
@@ -24,6 +25,7 @@ from proxy.wire import ChatRequest
 log = logging.getLogger(__name__)
 
 NO_IMAGES = "no_images"
+MODELS_WARNED = 4096
 MAX_LISTING_BYTES = 16 * 1024 * 1024
 
 
@@ -47,17 +49,28 @@ class Rulebook:
         self._provider = provider
         self._anchors = anchors
         self._hold_seconds = hold_seconds
+        self._warned: LRUCache[tuple[str, str], bool] = LRUCache(MODELS_WARNED)
 
     async def rules(self, caller: Caller, request: ChatRequest) -> ModelRules:
         """The rules for one request; never waits for the upstream."""
         scope = Scope(caller.tenant, caller.upstream.name, request.model)
         limits = await self._windows.prepare(scope, self._fetcher(caller))
+        budget = limits.budget(limits.output_reserve(request.params))
+        if not budget.valid:
+            self._warn(scope, budget.problem)
         return ModelRules(
-            budget=limits.budget(limits.output_reserve(request.params)),
+            budget=budget,
             compaction=self._policy_for(request.model),
             hold_seconds=self._hold_seconds,
             takes_no_images=await self._takes_no_images(scope, request),
         )
+
+    def _warn(self, scope: Scope, problem: str) -> None:
+        """Once for each upstream and model: the chat goes on, without compaction under pressure."""
+        key = (scope.upstream, scope.model)
+        if key not in self._warned:
+            self._warned[key] = True
+            log.warning("no_budget upstream=%s model=%s problem=%s", *key, problem)
 
     async def overflowed(self, turn: Turn, refusal: Refusal, surfaces: Surfaces) -> bool:
         """Learn from a context overflow; whether a limit was learned that nobody had stated before.
