@@ -82,11 +82,16 @@ class Answered:
 def create_practice_app(
     *,
     window_tokens: int = WINDOW_TOKENS,
+    lists_window: bool = True,
     chunk_delay_seconds: float = 0.0,
     meter: Meter | None = None,
 ) -> Starlette:
-    """The provider as an ASGI application. `window_tokens` holds prompt and answer together."""
-    provider = _Practice(window_tokens, chunk_delay_seconds, meter or Meter())
+    """The provider as an ASGI application. `window_tokens` holds prompt and answer together.
+
+    Without `lists_window` its listing names the models alone, as OpenAI's does; a refusal still
+    states the window.
+    """
+    provider = _Practice(window_tokens, lists_window, chunk_delay_seconds, meter or Meter())
     return Starlette(
         routes=[
             Route("/v1/chat/completions", provider.chat, methods=["POST"]),
@@ -100,8 +105,11 @@ def create_practice_app(
 class _Practice:
     """The endpoints."""
 
-    def __init__(self, window_tokens: int, chunk_delay_seconds: float, meter: Meter) -> None:
+    def __init__(
+        self, window_tokens: int, lists_window: bool, chunk_delay_seconds: float, meter: Meter
+    ) -> None:
         self._window_tokens = window_tokens
+        self._lists_window = lists_window
         self._chunk_delay_seconds = chunk_delay_seconds
         self._meter = meter
 
@@ -124,8 +132,10 @@ class _Practice:
         return JSONResponse(self._listed(request.path_params["model"]))
 
     def _listed(self, model: str) -> dict[str, Any]:
-        # `max_model_len` is vLLM's name for the window, which OpenAI's listing leaves out.
         listed = {"id": model, "object": "model", "created": CREATED, "owned_by": "tidegate"}
+        if not self._lists_window:
+            return listed
+        # `max_model_len` is vLLM's name for the window, which OpenAI's listing leaves out.
         return {**listed, "max_model_len": self._window_tokens}
 
     def _answer(self, body: bytes) -> tuple[Answered, Mapping[str, Any]]:

@@ -157,6 +157,13 @@ def test_it_lists_its_model_and_window(client: httpx.Client) -> None:
     assert client.get("/v1/models/a/b").json()["id"] == "a/b"
 
 
+def test_it_can_keep_its_window_to_itself() -> None:
+    app = create_practice_app(window_tokens=WINDOW_TOKENS, lists_window=False)
+    with serve(app) as served, httpx.Client(base_url=served.url) as client:
+        assert "max_model_len" not in client.get("/v1/models").json()["data"][0]
+        assert "max_model_len" not in client.get("/v1/models/practice").json()
+
+
 @pytest.mark.parametrize(("method", "status"), [("GET", 405), ("POST", 404)])
 def test_an_unknown_url_is_an_error_of_the_usual_shape(
     client: httpx.Client, method: str, status: int
