@@ -30,6 +30,7 @@ def serve(
     _hand_down(loaded.file, overrides)
     import uvicorn
 
+    configure_logging(loaded.settings.server.log_level)
     uvicorn.run("proxy.cli_serve:application", **uvicorn_options(loaded.settings.server))
 
 
