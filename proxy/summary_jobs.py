@@ -94,13 +94,16 @@ class SummaryJobs:
         stretches = [s for s in view.surface.stretches if s.end <= plan.end]
         last = max((s.last for s in stretches), default=0)
         head = turn.request.raw_messages[: turn.request.head_length]
+        counted = view.fixed_tokens + sum(view.item_tokens[:last])
+        # Where the provider's own figure is known, what does not stand in the tail is the range's.
+        reported = view.total_tokens - sum(view.item_tokens[last:])
         return SummaryTask(
             tenant=turn.scope.tenant,
             candidates=self._candidates(turn),
             fields=turn.request.fields,
             raw_messages=(*head, *turn.raw_items[:last]),
             messages=told_messages(turn, plan.end),
-            replay_tokens=view.fixed_tokens + sum(view.item_tokens[:last]),
+            replay_tokens=max(counted, reported),
             range_tokens=plan.range_tokens,
             cap_tokens=plan.summary_cap_tokens,
             timeout_seconds=policy.summary_timeout_seconds,

@@ -4,27 +4,20 @@ hard window, and writes down what it cost and every rule that was broken on the 
     python -m tests.play [NAME ...]      a markdown table of the conversations in ../shared
 """
 
-import contextlib
 import json
-import os
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
-import msgspec
 
-from proxy.assembly import create_app
 from proxy.core.messages import head_length
 from proxy.core.pruning import PRUNE_OVER
 from proxy.core.ranges import pair
-from proxy.settings import Settings
-from tests.fake_provider import running
-from tests.serving import serve
+from tests.proxied import raw_messages, walking
 from tests.strict_provider import (
     Call,
     StrictProvider,
@@ -83,28 +76,6 @@ def window_for(tokens: int) -> int:
     return max(SMALLEST_WINDOW, tokens // 3)
 
 
-def settings_for(folder: Path, upstream: str, window: int, **sections: Any) -> Settings:
-    """The settings of a play: the window is known, the headroom `auto`."""
-    values: dict[str, Any] = {
-        "store": {"url": f"sqlite:///{folder / 'tidegate.db'}"},
-        "upstreams": {"default": {"base_url": f"{upstream}/v1"}},
-        "models": [{"match": "*", "context_window": window, "headroom_tokens": "auto"}],
-    }
-    return Settings(**(values | sections))
-
-
-@contextlib.contextmanager
-def proxied(provider: StrictProvider, window: int, **sections: Any) -> Iterator[httpx.Client]:
-    """A client of Tidegate in front of a provider, both on sockets of their own."""
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        running(provider),
-        serve(create_app(settings_for(Path(folder), provider.url, window, **sections))) as proxy,
-        httpx.Client(base_url=proxy.url, timeout=60, trust_env=False) as client,
-    ):
-        yield client
-
-
 def turn_ends(messages: Sequence[Message]) -> list[int]:
     """Where the client asks: before every assistant message that follows something, and at the
     end."""
@@ -122,8 +93,8 @@ def play(name: str, request: Mapping[str, Any], window: int) -> Play:
     provider = StrictProvider(window, summary=a_summary)
     done = Play(name, window)
     started = time.monotonic()
-    with proxied(provider, window) as client:
-        _Player(done, provider, client, request).all_turns()
+    with walking(window, provider=provider) as walk:
+        _Player(done, provider, walk.client, request).all_turns()
     done.seconds = time.monotonic() - started
     return done
 
@@ -182,10 +153,9 @@ class _Player:
         done = self.done
         done.main_calls += 1
         done.forwarded_tokens += call.tokens
-        raw = bytes(msgspec.json.decode(call.seen.body, type=dict[str, msgspec.Raw])["messages"])
-        messages = raw.strip()[1:-1]
+        messages = raw_messages(call)
         if self.previous:
-            done.common_bytes += len(os.path.commonprefix([self.previous, messages]))
+            done.common_bytes += common_length(self.previous, messages)
             done.previous_bytes += len(self.previous)
         self.previous = messages
 
@@ -231,6 +201,18 @@ class _Player:
             actions = reply.headers.get("x-tidegate-action")
             sizes = [call.tokens for call in main]
             done.faults.append(f"{what}: its floor fits {done.window}; {actions}, sent {sizes}")
+
+
+def common_length(a: bytes, b: bytes) -> int:
+    """How many bytes two texts begin with in common."""
+    low, high = 0, min(len(a), len(b))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def floor_tokens(asked: Mapping[str, Any], trigger: int) -> int:

@@ -44,7 +44,9 @@ def is_replay(body: Any) -> bool:
 def request_tokens(body: Mapping[str, Any]) -> int:
     """Message text, reasoning, calls and tools, 4 more a message, 8 a call, 765 an image."""
     tools = body.get("tools") or body.get("functions")
-    return messages_tokens(body.get("messages") or ()) + (_text_tokens(_json(tools)) if tools else 0)
+    return messages_tokens(body.get("messages") or ()) + (
+        _text_tokens(_json(tools)) if tools else 0
+    )
 
 
 def messages_tokens(messages: Sequence[Message]) -> int:
