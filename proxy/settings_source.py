@@ -18,7 +18,6 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from pydantic_settings import EnvSettingsSource
-from pydantic_settings import SettingsError as SourceError
 
 from proxy.settings import Settings
 from proxy.settings_reference import SECTIONS, all_settings, nearest, variable_of
@@ -34,8 +33,15 @@ SHORTHANDS = {
 }
 # Kubernetes sets these in every container beside a service called "tidegate".
 _SERVICE_LINK = re.compile(r"TIDEGATE_(SERVICE_(HOST|PORT\w*)|PORT_\d+_(TCP|UDP)\w*)")
-# What pydantic adds to a location to say which member of a union it tried.
-_UNION_TAG = re.compile(r"^(constrained-|function-)|^(int|str|float|tuple)$|[\[(]")
+
+
+# pydantic speaks to programmers; these are read by operators.
+_WORDS = {
+    "": "Value error, ",
+    "should be": "Input should be",
+    "a list": "a valid tuple",
+    "a table": "a valid dictionary",
+}
 
 
 class SettingsError(Exception):
@@ -66,12 +72,7 @@ class _Environment(EnvSettingsSource):
         try:
             return json.loads(text)
         except ValueError:
-            raise SettingsError(
-                [
-                    f"environment: the value for {field_name} must be JSON, such as ["
-                    '{"type": "messages", "value": 400}]'
-                ]
-            ) from None
+            raise SettingsError([f"environment: the value for {field_name} must be JSON"]) from None
 
 
 def load_settings(
@@ -117,19 +118,16 @@ def _read_environment() -> dict[str, Any]:
     problems = [problem for name in sorted(names) if (problem := _unknown_variable(name.upper()))]
     if problems:
         raise SettingsError(problems)
-    try:
-        values: dict[str, Any] = _Environment(Settings)()
-    except SourceError as error:
-        raise SettingsError([f"environment: {error}"]) from None
+    values: dict[str, Any] = _Environment(Settings, env_ignore_empty=True)()
     for variable, path in SHORTHANDS.items():
         value = os.environ.get(variable, "").strip()
         if not value or path is None:
             continue
         section, name, key = path
-        full = values.setdefault(section, {}).setdefault(name, {}).setdefault(key, value)
-        if full != value:
-            longhand = variable_of(".".join(path))
+        longhand = variable_of(".".join(path))
+        if os.environ.get(longhand, value) != value:
             raise SettingsError([f"{variable} and {longhand} say different things; remove one"])
+        values = _over({section: {name: {key: value}}}, values)
     return values
 
 
@@ -175,8 +173,8 @@ def _sentence(error: ErrorDetails, file: Path | None, environment: Mapping[str, 
     for part in error["loc"]:
         if isinstance(part, int):
             path += f"[{part}]"
-            generic[-1:] = [f"{generic[-1]}[]"] if generic else []
-        elif not _UNION_TAG.search(part):
+            generic[-1] += "[]"
+        else:
             path += f".{part}" if path else part
             generic.append("<name>" if generic == ["upstreams"] else part)
     if not path:  # what the sections say together: the sentence names its keys itself
@@ -194,7 +192,9 @@ def _sentence(error: ErrorDetails, file: Path | None, environment: Mapping[str, 
 
 
 def _bare(message: str) -> str:
-    return message.removeprefix("Value error, ").replace("Input should be", "should be")
+    for ours, theirs in _WORDS.items():
+        message = message.replace(theirs, ours)
+    return message
 
 
 def _place(

@@ -6,6 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from proxy.core.budget import Measure, MeasureType, Policy
+from proxy.core.limits import Configured
 from proxy.settings import Settings
 
 ONE = {"default": {"base_url": "https://api.example.org/v1"}}
@@ -130,6 +131,22 @@ def test_summarizers_of_a_model_come_before_those_of_all() -> None:
     assert [s.model for s in found.summarizers_for("b")] == ["common"]
     assert [s.model for s in found.summarizers_for("c")] == ["common"]
     assert Settings().summarizers_for("c") == ()
+
+
+def test_what_is_written_about_a_model() -> None:
+    found = settings(
+        models=[
+            {
+                "match": "a",
+                "context_window": 100,
+                "input_limit": 80,
+                "max_output_tokens": 20,
+                "headroom_tokens": 5,
+            }
+        ]
+    )
+    assert found.configured_for("a") == Configured(100, 80, 20, Policy(headroom_tokens=5))
+    assert found.configured_for("b") == Configured()
 
 
 class TestPolicy:

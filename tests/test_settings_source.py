@@ -189,6 +189,32 @@ def test_a_shorthand_that_contradicts_its_long_name_is_refused(
         load_settings()
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("TIDEGATE_UPSTREAMS", "[]", "should be a table"),
+        ("TIDEGATE_UPSTREAMS", '{"default": 5}', "must be a table"),
+        ("TIDEGATE_MODELS", "5", "should be a list"),
+        ("TIDEGATE_SERVER", "5", "must be a table"),
+        ("TIDEGATE_SERVER", "[5", "must be JSON"),
+    ],
+)
+def test_a_whole_section_in_a_variable_is_checked_like_any_other(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, sentence: str
+) -> None:
+    monkeypatch.setenv("TIDEGATE_UPSTREAM", "https://a.example")
+    monkeypatch.setenv("TIDEGATE_SERVER__PORT", "1")
+    monkeypatch.setenv(name, value)
+    with pytest.raises(SettingsError, match=sentence):
+        load_settings()
+
+
+def test_an_empty_variable_is_an_unset_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TIDEGATE_UPSTREAM", "TIDEGATE_SERVER__CLIENT_KEYS", "TIDEGATE_CONFIG"):
+        monkeypatch.setenv(name, "")
+    assert load_settings().settings == Settings()
+
+
 def test_what_kubernetes_sets_beside_a_service_is_not_taken_for_a_mistake(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -130,6 +130,10 @@ class TestWorthLearning:
         known = resolved(Configured(window_tokens=32_768))
         assert worth_learning(StatedLimit(tokens, counted, output), known) is worth
 
+    def test_and_what_is_stated_of_a_prompt_bounds_itself(self) -> None:
+        assert StatedLimit(1, 1, 1).kind is LimitKind.WINDOW
+        assert StatedLimit(1, 1, 1, input_only=True).kind is LimitKind.INPUT
+
     def test_any_plausible_limit_where_nothing_is_known(self) -> None:
         assert worth_learning(StatedLimit(500_000, 400_000, 0), resolved())
 

@@ -130,6 +130,7 @@ ENTRIES: list[tuple[str, dict[str, Any], tuple[Any, Any, Any, Any]]] = [
     ),
     ("llama.cpp, old", {"meta": {"n_ctx_train": 262_144}}, (262_144, None, None, None)),
     ("llama.cpp, no meta", {"id": "m", "meta": None}, (None,) * 4),
+    ("nobody's", {"vision": "yes", "tags": [{"a": 1}], "aliases": [1, ""]}, (None,) * 4),
     (
         "llama.cpp props",
         {
@@ -303,6 +304,10 @@ class TestListing:
     )
     def test_every_envelope_is_opened(self, document: object) -> None:
         assert len(entries_of(document)) == 1
+
+    def test_an_entry_may_be_anything(self) -> None:
+        assert read_entry(5) == read_entry(None) == Listed()
+        assert read_listing([{"id": "m", "aliases": [1, "", "n"]}]).find("n") == Listed()
 
     @pytest.mark.parametrize("document", [None, 5, "x", [], {"data": []}, [1, None]])
     def test_nothing_is_found_in_nothing(self, document: object) -> None:
