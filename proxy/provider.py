@@ -114,6 +114,9 @@ class Provider:
             raise
         except (WriteStalled, aiohttp.SocketTimeoutError) as exc:
             raise ProviderTimeout(_timeout_message(request, exc)) from exc
+        except aiohttp.ClientResponseError as exc:
+            message = f"The upstream {_where(request)} sent no well-formed response."
+            raise ProviderError(message) from exc
         except (OSError, aiohttp.ClientError, HttpProcessingError) as exc:
             raise _unreachable(request, exc) from exc
 

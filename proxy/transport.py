@@ -70,6 +70,12 @@ class ReplyStream(httpx.AsyncByteStream):
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         """The stream owns the response, and through it the connection."""
         self._response = response
+        self._lost: asyncio.Future[None] | None = None
+        connection = response.connection
+        if connection is not None and connection.protocol is not None:
+            self._lost = connection.protocol.closed
+        if self._lost is not None:
+            self._lost.add_done_callback(self._tell_lost)
 
     def __aiter__(self) -> Self:
         """Itself: one body is read once."""
@@ -84,10 +90,24 @@ class ReplyStream(httpx.AsyncByteStream):
 
     async def aclose(self) -> None:
         """Gives the connection back after a whole body, closes it otherwise. Never waits."""
+        if self._lost is not None:
+            self._lost.remove_done_callback(self._tell_lost)
         if self._response.content.is_eof() and not self._response.content.exception():
             self._response.release()
         else:
             self._response.close()
+
+    def _tell_lost(self, lost: asyncio.Future[None]) -> None:
+        """Wakes a reader whose connection has closed.
+
+        aiohttp 3.14 forgets to when chunked framing goes wrong in mid-body: it closes the
+        connection, drops its own read limit, and the reader would wait for ever.
+        """
+        if not lost.cancelled():
+            lost.exception()
+        content = self._response.content
+        if not content.is_eof() and content.exception() is None:
+            content.set_exception(aiohttp.ClientPayloadError("the connection closed in mid-body"))
 
 
 class UpstreamTransport(AiohttpTransport):

@@ -4,11 +4,12 @@
         request = connection.read_request()
         connection.send(b"HTTP/1.1 200 OK\r\n...")
 
-    with RawProvider(handler) as provider: ...
+    async with RawProvider(handler) as provider: ...    # or `with`, outside of an event loop
 
 The handler runs in a thread of its own for every connection, which closes when it returns.
 """
 
+import asyncio
 import contextlib
 import socket
 import struct
@@ -54,6 +55,11 @@ class RawConnection:
             self._read += data
         body, self._read = self._read[:length], self._read[length:]
         return head, body
+
+    def read_some(self) -> bytes:
+        """What comes next, of a head or a body; b"" when the peer closed."""
+        data, self._read = self._read, b""
+        return data or self.socket.recv(65536)
 
     def send(self, data: bytes) -> None:
         """All of it."""
@@ -115,6 +121,13 @@ class RawProvider:
             thread.join(timeout=_WAIT_SECONDS)
         if self.errors and exc[0] is None:
             raise self.errors[0]
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(self, *exc: object) -> None:
+        """Waits for the handlers without stopping the loop that they may be waiting for."""
+        await asyncio.to_thread(self.__exit__, *exc)
 
     def _accept(self) -> None:
         while not self._stopping.is_set():

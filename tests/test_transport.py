@@ -1,0 +1,420 @@
+"""What goes out, byte for byte, and how the way out fails. Row R148."""
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator
+
+import aiohttp
+import httpx
+import pytest
+from aiohttp.http_exceptions import HttpProcessingError
+
+from proxy.transport import (
+    WRITE_SLICE_BYTES,
+    ComingBody,
+    StaleConnection,
+    UpstreamTransport,
+    WholeBody,
+    WriteStalled,
+)
+from tests.raw_provider import RawConnection, RawProvider
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+TIMEOUT = {"connect": 5.0, "read": 5.0, "between": 5.0, "write": 5.0}
+
+
+def request(
+    url: str,
+    *,
+    method: str = "POST",
+    target: str = "/x",
+    headers: list[tuple[bytes, bytes]] | None = None,
+    body: httpx.AsyncByteStream | None = None,
+    fresh: bool = False,
+    **timeout: float,
+) -> httpx.Request:
+    return httpx.Request(
+        method,
+        "http://upstream/",
+        headers=headers or [],
+        stream=body or WholeBody(b""),
+        extensions={
+            "origin": url,
+            "target": target,
+            "timeout": TIMEOUT | timeout,
+            "fresh": fresh,
+        },
+    )
+
+
+async def read(response: httpx.Response, got: list[bytes] | None = None) -> bytes:
+    assert isinstance(response.stream, httpx.AsyncByteStream)
+    chunks = got if got is not None else []
+    try:
+        async for chunk in response.stream:
+            chunks.append(chunk)
+        return b"".join(chunks)
+    finally:
+        await response.stream.aclose()
+
+
+@pytest.fixture
+async def transport() -> AsyncIterator[UpstreamTransport]:
+    made = UpstreamTransport(max_connections=100)
+    yield made
+    await made.aclose()
+
+
+class TestNothingIsAdded:
+    async def test_a_request_is_its_line_its_headers_and_host(
+        self, transport: UpstreamTransport, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+        seen: list[tuple[bytes, bytes]] = []
+
+        def handler(connection: RawConnection) -> None:
+            seen.append(connection.read_request())
+            connection.send(OK)
+
+        headers = [(b"X-B", b"1"), (b"x-a", b"2"), (b"X-B", b"3"), (b"content-length", b"4")]
+        async with RawProvider(handler) as provider:
+            sent = request(
+                provider.url,
+                target="/v1/%2F../a%7e;b?x=%20+&y",
+                headers=[*headers, (b"x-utf8", "é".encode()), (b"x-latin", b"\xe9")],
+                body=WholeBody(b"body"),
+            )
+            assert await read(await transport.handle_async_request(sent)) == b"ok"
+        head, body = seen[0]
+        assert head.split(b"\r\n") == [
+            b"POST /v1/%2F../a%7e;b?x=%20+&y HTTP/1.1",
+            b"Host: " + provider.url.removeprefix("http://").encode(),
+            b"X-B: 1",
+            b"x-a: 2",
+            b"X-B: 3",
+            b"content-length: 4",
+            b"x-utf8: " + "é".encode(),
+            b"x-latin: " + "é".encode(),
+            b"",
+            b"",
+        ]
+        assert body == b"body"
+
+    async def test_a_get_has_no_body_and_no_length(self, transport: UpstreamTransport) -> None:
+        seen: list[bytes] = []
+
+        def handler(connection: RawConnection) -> None:
+            seen.append(connection.read_head())
+            connection.send(OK)
+
+        async with RawProvider(handler) as provider:
+            await read(await transport.handle_async_request(request(provider.url, method="GET")))
+        assert seen[0].startswith(b"GET /x HTTP/1.1\r\nHost: ")
+        assert seen[0].count(b"\r\n") == 3
+
+    async def test_cookies_of_a_response_are_not_sent_with_the_next_request(
+        self, transport: UpstreamTransport
+    ) -> None:
+        seen: list[bytes] = []
+
+        def handler(connection: RawConnection) -> None:
+            for _ in range(2):
+                seen.append(connection.read_head())
+                connection.send(OK.replace(b"\r\n\r\n", b"\r\nSet-Cookie: a=1; Path=/\r\n\r\n"))
+
+        async with RawProvider(handler) as provider:
+            for _ in range(2):
+                response = await transport.handle_async_request(request(provider.url))
+                assert response.headers["set-cookie"] == "a=1; Path=/"
+                await read(response)
+            assert provider.connections == 1
+        assert b"cookie" not in seen[1].lower()
+
+
+class TestReplies:
+    async def test_headers_come_raw_and_redirects_are_not_followed(
+        self, transport: UpstreamTransport
+    ) -> None:
+        def handler(connection: RawConnection) -> None:
+            connection.read_head()
+            connection.send(
+                b"HTTP/1.1 302 Found\r\nLocation: /y\r\nX-A: 1\r\nx-a: 2\r\n"
+                b"Content-Encoding: gzip\r\nContent-Length: 2\r\n\r\nok"
+            )
+
+        async with RawProvider(handler) as provider:
+            response = await transport.handle_async_request(request(provider.url))
+            assert response.status_code == 302
+            assert response.headers.raw == [
+                (b"Location", b"/y"),
+                (b"X-A", b"1"),
+                (b"x-a", b"2"),
+                (b"Content-Encoding", b"gzip"),
+                (b"Content-Length", b"2"),
+            ]
+            assert await read(response) == b"ok"
+
+    async def test_each_chunk_comes_when_it_is_sent(self, transport: UpstreamTransport) -> None:
+        go = threading.Semaphore(0)
+
+        def handler(connection: RawConnection) -> None:
+            connection.read_head()
+            connection.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+            for index in range(3):
+                go.acquire()
+                connection.send(b"2\r\n%d\n\r\n" % index)
+            connection.send(b"0\r\n\r\n")
+
+        async with RawProvider(handler) as provider:
+            response = await transport.handle_async_request(request(provider.url))
+            chunks = aiter(response.stream)  # type: ignore[arg-type]
+            for index in range(3):
+                go.release()
+                assert await asyncio.wait_for(anext(chunks), 5) == b"%d\n" % index
+            assert [chunk async for chunk in chunks] == []
+
+    async def test_a_cancelled_read_loses_nothing(self, transport: UpstreamTransport) -> None:
+        go = threading.Event()
+
+        def handler(connection: RawConnection) -> None:
+            connection.read_head()
+            connection.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n")
+            go.wait(5)
+            connection.send(b"ok")
+
+        async with RawProvider(handler) as provider:
+            response = await transport.handle_async_request(request(provider.url))
+            chunks = aiter(response.stream)  # type: ignore[arg-type]
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(anext(chunks), 0.05)
+            go.set()
+            assert b"".join([chunk async for chunk in chunks]) == b"ok"
+
+    async def test_closing_before_the_end_closes_the_connection(
+        self, transport: UpstreamTransport
+    ) -> None:
+        closed: list[bool] = []
+
+        def handler(connection: RawConnection) -> None:
+            connection.read_head()
+            connection.send(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nx")
+            closed.append(connection.wait_closed(seconds=2))
+
+        async with RawProvider(handler) as provider:
+            response = await transport.handle_async_request(request(provider.url))
+            assert isinstance(response.stream, httpx.AsyncByteStream)
+            await response.stream.aclose()
+            await response.stream.aclose()
+        assert closed == [True]
+
+    @pytest.mark.parametrize(
+        "reply",
+        [
+            b"Content-Length: 99\r\n\r\nshort",
+            b"Transfer-Encoding: chunked\r\n\r\n5\r\nshort\r\n",
+        ],
+    )
+    async def test_a_body_cut_short_or_broken_raises_after_its_bytes(
+        self, transport: UpstreamTransport, reply: bytes
+    ) -> None:
+        def handler(connection: RawConnection) -> None:
+            connection.read_head()
+            connection.send(b"HTTP/1.1 200 OK\r\n" + reply)
+
+        async with RawProvider(handler) as provider:
+            response = await transport.handle_async_request(request(provider.url))
+            got: list[bytes] = []
+            with pytest.raises(aiohttp.ClientError):
+                await read(response, got)
+            assert b"".join(got) == b"short"
+
+    async def test_broken_framing_raises(self, transport: UpstreamTransport) -> None:
+        go = threading.Event()
+
+        def handler(connection: RawConnection) -> None:
+            connection.read_head()
+            connection.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nshort\r\n")
+            go.wait(5)
+            connection.send(b"ZZ\r\nno size\r\n")
+
+        async with RawProvider(handler) as provider:
+            response = await transport.handle_async_request(request(provider.url))
+            chunks = aiter(response.stream)  # type: ignore[arg-type]
+            assert await anext(chunks) == b"short"
+            go.set()
+            with pytest.raises((aiohttp.ClientError, HttpProcessingError)):
+                await anext(chunks)
+            await response.stream.aclose()  # type: ignore[union-attr]
+
+    async def test_a_silent_body_ends_at_the_limit_between_bytes(
+        self, transport: UpstreamTransport
+    ) -> None:
+        def handler(connection: RawConnection) -> None:
+            connection.read_head()
+            connection.send(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n")
+            connection.send(b"x")
+            connection.wait_closed()
+
+        async with RawProvider(handler) as provider:
+            sent = request(provider.url, between=0.1, read=0.3)
+            response = await transport.handle_async_request(sent)
+            with pytest.raises(aiohttp.SocketTimeoutError):
+                await read(response)
+
+
+class TestConnections:
+    async def test_a_stale_one_is_told_and_a_fresh_one_is_not_pooled(
+        self, transport: UpstreamTransport
+    ) -> None:
+        """The first connection serves one request and closes when the second arrives."""
+
+        def handler(connection: RawConnection) -> None:
+            connection.read_head()
+            connection.send(OK)
+            if connection.index == 0:
+                connection.read_head()
+
+        async with RawProvider(handler) as provider:
+            await read(await transport.handle_async_request(request(provider.url)))
+            with pytest.raises(StaleConnection):
+                await transport.handle_async_request(request(provider.url))
+            again = request(provider.url, fresh=True)
+            assert await read(await transport.handle_async_request(again)) == b"ok"
+            assert provider.connections == 2
+
+    async def test_a_first_one_that_closes_is_not_stale(self, transport: UpstreamTransport) -> None:
+        def handler(connection: RawConnection) -> None:
+            connection.read_head()
+
+        async with RawProvider(handler) as provider:
+            with pytest.raises(aiohttp.ServerDisconnectedError):
+                await transport.handle_async_request(request(provider.url))
+
+    async def test_one_that_closes_inside_the_head_is_not_stale(
+        self, transport: UpstreamTransport
+    ) -> None:
+        def handler(connection: RawConnection) -> None:
+            connection.read_head()
+            connection.send(OK)
+            if connection.index == 0:
+                connection.read_head()
+                connection.send(b"HTTP/1.1 200 OK\r\nX-A: 1\r\n")
+
+        async with RawProvider(handler) as provider:
+            await read(await transport.handle_async_request(request(provider.url)))
+            with pytest.raises(aiohttp.ClientError):
+                await transport.handle_async_request(request(provider.url))
+
+    async def test_hundreds_run_at_once(self) -> None:
+        """No pool of 100: every request is on its way before the first is answered."""
+        count = 300
+        arrived = threading.Semaphore(0)
+        go = threading.Event()
+
+        def handler(connection: RawConnection) -> None:
+            connection.read_head()
+            arrived.release()
+            go.wait(10)
+            connection.send(OK)
+
+        transport = UpstreamTransport(max_connections=10_000)
+        async with RawProvider(handler) as provider:
+            running = [
+                asyncio.create_task(transport.handle_async_request(request(provider.url)))
+                for _ in range(count)
+            ]
+            for _ in range(count):
+                assert await asyncio.to_thread(arrived.acquire, timeout=10)
+            go.set()
+            for task in running:
+                assert await read(await task) == b"ok"
+        await transport.aclose()
+
+
+class TestWriting:
+    async def test_a_slow_reader_gets_everything(self, transport: UpstreamTransport) -> None:
+        """R148: longer in all than the write limit, with progress inside of it."""
+        body = os.urandom(6 << 20)
+        got = bytearray()
+
+        def handler(connection: RawConnection) -> None:
+            connection.read_head()
+            while len(got) < len(body):
+                threading.Event().wait(0.02)
+                got.extend(connection.read_some())
+            connection.send(OK)
+
+        async with RawProvider(handler, receive_bytes=1 << 18) as provider:
+            sent = request(
+                provider.url,
+                body=WholeBody(body),
+                headers=[(b"content-length", b"%d" % len(body))],
+                write=1,
+            )
+            assert await read(await transport.handle_async_request(sent)) == b"ok"
+        assert bytes(got) == body
+
+    async def test_a_dead_reader_is_an_error_within_the_limit_and_its_connection_is_closed(
+        self, transport: UpstreamTransport
+    ) -> None:
+        body = bytes(15 << 20)
+        closed = threading.Event()
+
+        def handler(connection: RawConnection) -> None:
+            connection.read_head()
+            if connection.index == 0:
+                dead.wait(10)
+                if connection.wait_closed():
+                    closed.set()
+            else:
+                connection.send(OK)
+
+        dead = threading.Event()
+        async with RawProvider(handler, receive_bytes=65536) as provider:
+            sent = request(
+                provider.url,
+                body=WholeBody(body),
+                headers=[(b"content-length", b"%d" % len(body))],
+                write=0.3,
+            )
+            started = asyncio.get_running_loop().time()
+            with pytest.raises(WriteStalled):
+                await transport.handle_async_request(sent)
+            assert asyncio.get_running_loop().time() - started < 2
+            dead.set()
+            assert await read(await transport.handle_async_request(request(provider.url))) == b"ok"
+            assert await asyncio.to_thread(closed.wait, 5)
+            assert provider.connections == 2
+
+    async def test_a_body_still_coming_is_sent_as_it_comes(
+        self, transport: UpstreamTransport
+    ) -> None:
+        first = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        seen: list[bytes] = []
+
+        def handler(connection: RawConnection) -> None:
+            seen.append(connection.read_head())
+            seen.append(connection.read_some())
+            loop.call_soon_threadsafe(first.set)
+            while b"0\r\n\r\n" not in seen[-1]:
+                seen.append(connection.read_some())
+            connection.send(OK)
+
+        async def chunks() -> AsyncIterator[bytes]:
+            yield b"one"
+            await first.wait()
+            yield b"two"
+
+        async with RawProvider(handler) as provider:
+            sent = request(provider.url, body=ComingBody(chunks()))
+            assert await read(await transport.handle_async_request(sent)) == b"ok"
+        assert b"transfer-encoding: chunked" in seen[0].lower()
+        assert b"".join(seen[1:]) == b"3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n"
+
+    async def test_a_whole_body_comes_in_slices(self) -> None:
+        body = os.urandom(WRITE_SLICE_BYTES * 2 + 1)
+        slices = [piece async for piece in WholeBody(body)]
+        assert [len(piece) for piece in slices] == [WRITE_SLICE_BYTES, WRITE_SLICE_BYTES, 1]
+        assert b"".join(slices) == body
