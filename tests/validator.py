@@ -94,22 +94,36 @@ def _places(
     places: list[int | None] = [None] * len(forwarded)
     bound = len(client)
     for index in range(len(forwarded) - 1, -1, -1):
-        message = forwarded[index]
-        place = _last_place(message, client[:bound])
+        place = _place(client, forwarded, index, bound)
         places[index] = place
         if place is not None:
             bound = place
-        elif _last_place(message, client) is not None and message not in client[:bound]:
+        elif any(_equal(forwarded[index], message) for message in client[bound:]):
             found.append(f"forwarded {index}: a client message twice or out of order")
     return places
 
 
-def _last_place(message: Message, client: Sequence[Message]) -> int | None:
-    for same in (_equal, _stands_for):
-        for place in range(len(client) - 1, -1, -1):
-            if same(message, client[place]):
-                return place
-    return None
+def _place(
+    client: Sequence[Message], forwarded: Sequence[Message], index: int, bound: int
+) -> int | None:
+    """The place below `bound` where the most messages before this one agree too, then the last."""
+    contiguous = index + 1 == len(forwarded) or (
+        bound < len(client) and _stands_for(forwarded[index + 1], client[bound])
+    )
+    if contiguous and bound and _stands_for(forwarded[index], client[bound - 1]):
+        return bound - 1
+    candidates = [p for p in range(bound) if _stands_for(forwarded[index], client[p])]
+    return max(candidates, key=lambda p: (_run(client, forwarded, index, p), p), default=None)
+
+
+def _run(client: Sequence[Message], forwarded: Sequence[Message], index: int, place: int) -> int:
+    """How many messages up to these two stand for one another."""
+    length = 0
+    while length <= min(index, place) and _stands_for(
+        forwarded[index - length], client[place - length]
+    ):
+        length += 1
+    return length
 
 
 def _equal(message: Message, client: Message) -> bool:
@@ -117,7 +131,7 @@ def _equal(message: Message, client: Message) -> bool:
 
 
 def _stands_for(message: Message, client: Message) -> bool:
-    """Whether `message` is the client's, cut, without images, or with a frame in front."""
+    """Whether `message` is the client's, as sent, cut, without images, or with a frame in front."""
     if message.get("role") != client.get("role"):
         return False
     rest = {key: value for key, value in message.items() if key != "content"}
@@ -178,7 +192,8 @@ def _head(client: Sequence[Message], forwarded: Sequence[Message]) -> list[str]:
     if list(forwarded[:length]) != list(client[:length]):
         found.append("the system head is not first, or changed")
     first, sent_first = forwarded[length : length + 1], client[length : length + 1]
-    if first and first[0].get("role") in RESULT_ROLES and list(first) != list(sent_first):
+    as_sent = any(_stands_for(message, sent) for message in first for sent in sent_first)
+    if first and first[0].get("role") in RESULT_ROLES and not as_sent:
         found.append("the first message after the head is a result")
     return found
 
