@@ -45,9 +45,15 @@ class Runs(Generic[T]):
         self._failures[key] = result
 
     async def join(self, key: Hashable, start: Callable[[], Coroutine[None, None, T]]) -> T:
-        """The result of the run under `key`, started if there is none. Raises what it raises."""
+        """The result of the run under `key`, started if there is none. Raises what it raises.
+
+        A run that is being cancelled is not joined: its end is awaited, then a new one starts.
+        """
         run = self._runs.get(key)
-        if run is None:
+        while run is not None and run.task.cancelling() and not run.task.done():
+            await asyncio.wait({run.task})
+            run = self._runs.get(key)
+        if run is None or run.task.cancelling():
             run = _Run(asyncio.create_task(start(), name=f"run-{key!r:.60}"))
             self._runs[key] = run
             run.task.add_done_callback(lambda task: self._ended(key, task))
