@@ -13,6 +13,7 @@ from sqlalchemy import (
     ColumnElement,
     Delete,
     Float,
+    Integer,
     Select,
     Table,
     bindparam,
@@ -65,11 +66,14 @@ _CHILDREN = select(nodes.c.parent, nodes.c.fingerprint).where(
 )
 
 
+_ROWS = bindparam("rows", type_=Integer())
+
+
 def _oldest(table: Table, *order: ColumnElement[Any], old: ColumnElement[bool]) -> Delete:
     """Delete the first rows in that order, as many as one transaction should."""
     key = table.primary_key.columns
     return delete(table).where(
-        tuple_(*key).in_(select(*key).where(old).order_by(*order).limit(ROWS_AT_A_TIME))
+        tuple_(*key).in_(select(*key).where(old).order_by(*order).limit(_ROWS))
     )
 
 
@@ -89,7 +93,7 @@ _OLD_REPLACEMENTS = _oldest(
     replacements, replacements.c.used_at, old=replacements.c.used_at <= _CUTOFF
 ).returning(replacements.c.id)
 # In the order of the log, so that no index by time is needed: events come in about that order.
-_FIRST_EVENTS = select(events.c.seq).order_by(events.c.seq).limit(ROWS_AT_A_TIME)
+_FIRST_EVENTS = select(events.c.seq).order_by(events.c.seq).limit(_ROWS)
 _OLD_EVENTS = (
     delete(events)
     .where(events.c.seq.in_(_FIRST_EVENTS), events.c.time <= _CUTOFF)
@@ -99,7 +103,7 @@ _OLD_EVENTS = (
 
 def _nth(column: ColumnElement[float]) -> Select[float]:
     """The time of the row that one transaction would delete last."""
-    first = select(column.label("time")).order_by(column).limit(ROWS_AT_A_TIME).subquery()
+    first = select(column.label("time")).order_by(column).limit(_ROWS).subquery()
     return select(func.max(first.c.time))
 
 
@@ -160,7 +164,7 @@ class Sweeper:
 
         async def work(connection: AsyncConnection) -> Sequence[AnyRow]:
             await self._database.lock(connection, LOG_LOCK)
-            return (await connection.execute(statement, {"cutoff": cutoff})).all()
+            return (await connection.execute(statement, _step(cutoff))).all()
 
         while step := await self._database.write(work):
             gone.extend(step)
@@ -173,7 +177,7 @@ class Sweeper:
 
             async def work(connection: AsyncConnection, deletion: Any = statement) -> Counts:
                 await self._database.lock(connection, LOG_LOCK)
-                rows = (await connection.execute(deletion, {"cutoff": cutoff})).all()
+                rows = (await connection.execute(deletion, _step(cutoff))).all()
                 keys = defaultdict(set)
                 for row in rows:
                     keys[row.tenant].add(row.content)
@@ -202,7 +206,7 @@ class Sweeper:
 
         async def next_cutoff(connection: AsyncConnection) -> float | None:
             steps = [
-                (await connection.execute(statement)).scalar_one()
+                (await connection.execute(statement, {"rows": ROWS_AT_A_TIME})).scalar_one()
                 for statement in (_NODE_STEP, _EXTRA_STEP, _EVENT_STEP)
             ]
             return min((step for step in steps if step is not None), default=None)
@@ -217,6 +221,10 @@ class Sweeper:
             size -= step.bytes
             gone = plus(gone, step)
         return gone
+
+
+def _step(cutoff: float) -> dict[str, float]:
+    return {"cutoff": cutoff, "rows": ROWS_AT_A_TIME}
 
 
 def plus(one: Counts, other: Counts) -> Counts:
