@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 
 from starlette.requests import Request
@@ -20,7 +21,6 @@ from proxy.compactor import Compactor
 from proxy.conversations import Conversations, Keeping
 from proxy.core.compaction import Words
 from proxy.core.errors import StoreUnavailable
-from proxy.core.limits import Configured
 from proxy.core.summary_tasks import SummaryMode
 from proxy.events import EventLog
 from proxy.journal import Journal
@@ -114,50 +114,46 @@ def compaction_policy(settings: Settings, model: str) -> CompactionPolicy:
     )
 
 
-def configured_for(settings: Settings, model: str) -> Configured:
-    """What the operator wrote about a model's limits."""
-    rule = settings.rule_for(model)
-    policy = settings.policy_for(rule)
-    if rule is None:
-        return Configured(policy=policy)
-    return Configured(rule.context_window, rule.input_limit, rule.max_output_tokens, policy)
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """The running parts that the walk and the management calls share."""
+
+    store: SqlStore
+    journal: Journal
+    meter: Meter
+    metrics: Metrics
+    windows: Windows
+    surfaces: Surfaces
+    runs: RangeRuns
+    records: Records
+    compactor: Compactor
+    pipeline: Pipeline
 
 
-@asynccontextmanager
-async def opened(
-    settings: Settings, upstreams: dict[str, Upstream], provider: Provider
-) -> AsyncIterator[Parts]:
-    """The parts, opened in order and closed in the reverse order."""
-    store = SqlStore(settings.store.url.get_secret_value(), sole_process=_is_sole(settings))
-    await store.open()
-    secret = await store.secret("digests")
+def assemble(
+    settings: Settings,
+    upstreams: dict[str, Upstream],
+    provider: Provider,
+    store: SqlStore,
+    secret: bytes,
+) -> Engine:
+    """How the parts fit. `secret` keys the digests; the store keeps it."""
     metrics, meter, anchors = Metrics(), Meter(), AnchorBook()
     journal = Journal(store, messages=settings.log.messages, images=settings.log.images)
     events = EventLog(journal.event, metrics)
-    await meter.prepare()
-    windows = Windows(
-        lru_cache(4096)(lambda model: configured_for(settings, model)),
-        {
-            u.name: UpstreamPlace(u.base_url, keyed=u.api_key is not None)
-            for u in upstreams.values()
-        },
-        store=store,
-    )
+    windows = _windows(settings, upstreams, store)
     surfaces = Surfaces(store, meter, anchors, secret)
-    runs = RangeRuns(
-        store=store,
-        surfaces=surfaces,
-        jobs=SummaryJobs(
-            summarizer=Summarizer(breaker=Breaker(time.monotonic)),
-            provider=provider,
-            meter=meter,
-            anchors=anchors,
-            windows=windows,
-            upstreams=upstreams,
-        ),
-        events=events,
-        worker=f"{os.getpid()}-{uuid.uuid4().hex[:12]}",
+    jobs = SummaryJobs(
+        summarizer=Summarizer(breaker=Breaker(time.monotonic)),
+        provider=provider,
+        meter=meter,
+        anchors=anchors,
+        windows=windows,
+        upstreams=upstreams,
     )
+    worker = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
+    runs = RangeRuns(store=store, surfaces=surfaces, jobs=jobs, events=events, worker=worker)
+    compactor = Compactor(store=store, surfaces=surfaces, runs=runs, meter=meter, events=events)
     conversations = Conversations(
         store, journal.turn, keeping=Keeping(messages=settings.log.messages)
     )
@@ -168,21 +164,54 @@ async def opened(
         events=events,
         metrics=metrics,
     )
+    rulebook = Rulebook(
+        windows=windows,
+        policy_for=lru_cache(4096)(lambda model: compaction_policy(settings, model)),
+        store=store,
+        provider=provider,
+        anchors=anchors,
+        hold_seconds=settings.server.heartbeat_seconds,
+    )
     pipeline = Pipeline(
-        rulebook=Rulebook(
-            windows=windows,
-            policy_for=lru_cache(4096)(lambda model: compaction_policy(settings, model)),
-            store=store,
-            provider=provider,
-            anchors=anchors,
-            hold_seconds=settings.server.heartbeat_seconds,
-        ),
+        rulebook=rulebook,
         surfaces=surfaces,
-        compactor=Compactor(store=store, surfaces=surfaces, runs=runs, meter=meter, events=events),
+        compactor=compactor,
         provider=provider,
         conversations=conversations,
         records=records,
     )
+    return Engine(
+        store=store,
+        journal=journal,
+        meter=meter,
+        metrics=metrics,
+        windows=windows,
+        surfaces=surfaces,
+        runs=runs,
+        records=records,
+        compactor=compactor,
+        pipeline=pipeline,
+    )
+
+
+def _windows(settings: Settings, upstreams: dict[str, Upstream], store: SqlStore) -> Windows:
+    places = {
+        upstream.name: UpstreamPlace(upstream.base_url, keyed=upstream.api_key is not None)
+        for upstream in upstreams.values()
+    }
+    return Windows(lru_cache(4096)(settings.configured_for), places, store=store)
+
+
+@asynccontextmanager
+async def opened(
+    settings: Settings, upstreams: dict[str, Upstream], provider: Provider
+) -> AsyncIterator[Parts]:
+    """The parts, opened in order and closed in the reverse order."""
+    store = SqlStore(settings.store.url.get_secret_value(), sole_process=_is_sole(settings))
+    await store.open()
+    secret = await store.secret("digests")
+    engine = assemble(settings, upstreams, provider, store, secret)
+    await engine.meter.prepare()
 
     async def not_ready() -> str | None:
         try:
@@ -192,21 +221,21 @@ async def opened(
         return None
 
     async def exposition(request: Request) -> Response:
-        return Response(metrics.exposition(), media_type="text/plain; version=0.0.4")
+        return Response(engine.metrics.exposition(), media_type="text/plain; version=0.0.4")
 
     try:
-        async with _running(journal):
+        async with _running(engine.journal):
             yield Parts(
                 secret=secret,
-                pipeline=pipeline,
+                pipeline=engine.pipeline,
                 routes=(Route("/metrics", exposition),),
                 not_ready=not_ready,
             )
     finally:
-        await runs.close()
-        await records.close()
-        await windows.aclose()
-        meter.close()
+        await engine.runs.close()
+        await engine.records.close()
+        await engine.windows.aclose()
+        engine.meter.close()
         await store.close()
 
 
