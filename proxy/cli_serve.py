@@ -1,8 +1,16 @@
-"""`tidegate serve`: the proxy under uvicorn, one process or several."""
+"""`tidegate serve`: the proxy under uvicorn, one process or several.
+
+Without any upstream the practice provider runs beside it, one for all workers.
+"""
 
 import os
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -11,7 +19,10 @@ from proxy.cli_options import UNUSABLE, ConfigOption, settings_or_exit
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
+    from proxy.settings import Settings
     from proxy.settings_sections import ServerSettings
+
+_ANY_ADDRESS = ("0.0.0.0", "::")
 
 
 def serve(
@@ -20,18 +31,43 @@ def serve(
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one.")] = None,
     workers: Annotated[int | None, typer.Option(help="Worker processes.")] = None,
 ) -> None:
-    """Start the proxy. Point a client's base URL at it; nothing else changes for the client."""
+    """Start the proxy. Point a client's base URL at it; nothing else changes for the client.
+
+    Without any upstream it starts in front of the built-in practice provider.
+    """
     given = {"host": host, "port": port, "workers": workers}
     overrides = {name: value for name, value in given.items() if value is not None}
     loaded = settings_or_exit(config, {"server": overrides})
-    if not loaded.settings.upstreams:
-        typer.echo("tidegate: no upstream is configured: set TIDEGATE_UPSTREAM", err=True)
-        raise typer.Exit(UNUSABLE)
+    server = loaded.settings.server
+    configure_logging(server.log_level)
+    overrides["port"] = listening_port = _free_port_or_exit(server)
     _hand_down(loaded.file, overrides)
+    signal.signal(signal.SIGTERM, _end)
     import uvicorn
 
-    configure_logging(loaded.settings.server.log_level)
-    uvicorn.run("proxy.cli_serve:application", **uvicorn_options(loaded.settings.server))
+    with _upstream_lines(loaded.settings) as lines:
+        for line in (_address_line(server.host, listening_port), *lines):
+            typer.echo(line, err=True)
+        options = uvicorn_options(server) | {"port": listening_port}
+        uvicorn.run("proxy.cli_serve:application", **options)
+
+
+def _free_port_or_exit(server: "ServerSettings") -> int:
+    """The port to listen on, a free one for 0; asked before anything else is started."""
+    family = socket.AF_INET6 if ":" in server.host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((server.host, server.port))
+        except OSError as error:
+            typer.echo(
+                f"tidegate: cannot listen on {server.host} port {server.port}: "
+                f"{error.strerror or error}; set server.host and server.port",
+                err=True,
+            )
+            raise typer.Exit(UNUSABLE) from None
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def _hand_down(file: Path | None, overrides: dict[str, Any]) -> None:
@@ -44,24 +80,57 @@ def _hand_down(file: Path | None, overrides: dict[str, Any]) -> None:
         os.environ[variable_of(f"server.{name}")] = str(value)
 
 
+def _end(signal_number: int, frame: FrameType | None) -> NoReturn:
+    """Uvicorn stops gracefully and then raises the signal again; the command ends as it should."""
+    raise SystemExit(0)
+
+
+@contextmanager
+def _upstream_lines(settings: "Settings") -> Iterator[tuple[str, ...]]:
+    """What the start says of upstreams and store; the practice provider runs while this is open."""
+    from proxy.core.settings_text import masked_url
+
+    store = f"store: {masked_url(settings.store.url.get_secret_value())}"
+    if settings.upstreams:
+        yield (
+            *(
+                f"upstream {name}: {masked_url(upstream.base_url)}"
+                for name, upstream in settings.upstreams.items()
+            ),
+            store,
+        )
+        return
+    from proxy.loopback import served
+    from proxy.practice import WINDOW_TOKENS, create_practice_app
+
+    with served(create_practice_app()) as url:
+        os.environ["TIDEGATE_UPSTREAM"] = f"{url}/v1"
+        yield (
+            "upstream default: none is configured, so this is the built-in PRACTICE PROVIDER "
+            f"({url}/v1, window {WINDOW_TOKENS} tokens)",
+            "  it is no model: it answers with quotations; set TIDEGATE_UPSTREAM to use a real one",
+            store,
+        )
+
+
+def _address_line(host: str, port: int) -> str:
+    from proxy import __version__
+
+    shown = f"[{host}]" if ":" in host else host
+    note = ", on every address of this machine" if host in _ANY_ADDRESS else ""
+    return f"tidegate {__version__}: base URL for clients http://{shown}:{port}/v1{note}"
+
+
 def uvicorn_options(server: "ServerSettings") -> dict[str, Any]:
     """How uvicorn is to run the proxy."""
+    from proxy.loopback import http_options
+
     return {
+        **http_options(),
         "factory": True,
         "host": server.host,
         "port": server.port,
         "workers": server.workers,
-        "http": "httptools",
-        "ws": "none",
-        "lifespan": "on",
-        # `Server` and `Date` are the upstream's alone.
-        "server_header": False,
-        "date_header": False,
-        # Forwarded headers of strangers must not decide who is on loopback.
-        "proxy_headers": False,
-        # One line per chat is written by the proxy itself.
-        "access_log": False,
-        "log_config": None,
         "log_level": server.log_level,
         "timeout_graceful_shutdown": server.shutdown_timeout_seconds,
     }

@@ -1,132 +1,169 @@
-"""`tidegate serve`: the real command on a real socket."""
+"""`tidegate serve` as a process: what it says, what it answers, how it ends."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
-from starlette.types import Receive, Scope, Send
+from typer.testing import CliRunner
 
-from proxy.cli_serve import uvicorn_options
+from proxy.app import Tidegate
+from proxy.cli import app
+from proxy.cli_serve import application, uvicorn_options
+from proxy.practice import create_practice_app
 from proxy.settings_sections import ServerSettings
 from tests.serving import serve, wait_until
 
-COMMAND = [sys.executable, "-c", "from proxy.cli import main; main()", "serve"]
-START_SECONDS = 30
+ROOT = Path(__file__).parent.parent
+START_SECONDS = 60
+STOP_SECONDS = 20
+CHAT = {"model": "practice", "messages": [{"role": "user", "content": "Which tide is it?"}]}
 
 
-async def upstream(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answers everything with the path that it was asked for."""
-    if scope["type"] == "lifespan":
-        for kind in ("startup", "shutdown"):
-            await receive()
-            await send({"type": f"lifespan.{kind}.complete"})
-        return
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"x-from", b"it")]})
-    await send({"type": "http.response.body", "body": scope["path"].encode()})
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A started command, its base URL, and what it wrote so far."""
 
+    process: subprocess.Popen[bytes]
+    url: str
+    log: Path
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+    def said(self) -> str:
+        return self.log.read_text(encoding="utf-8")
+
+    def stop(self, sent: signal.Signals = signal.SIGTERM) -> int:
+        self.process.send_signal(sent)
+        return self.process.wait(STOP_SECONDS)
 
 
 @contextmanager
-def running(directory: Path, *options: str, **environment: str) -> Iterator[Any]:
-    """The command, stopped with an interrupt at the end; yields a way to ask it."""
-    port = free_port()
-    log = directory / "log"
-    with log.open("wb") as output:
+def running(folder: Path, *arguments: str, **variables: str) -> Iterator[Running]:
+    log = folder / "serve.log"
+    with log.open("wb") as out:
         process = subprocess.Popen(
-            [*COMMAND, "--port", str(port), *options],
-            cwd=directory,
-            env={**os.environ, "PYTHONPATH": str(Path.cwd()), **environment},
-            stdout=output,
-            stderr=output,
+            [sys.executable, "-c", "from proxy.cli import main; main()", "serve", *arguments],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT), **variables},
+            stdout=out,
+            stderr=subprocess.STDOUT,
         )
-
-    def get(path: str) -> httpx.Response | None:
-        try:
-            return httpx.get(f"http://127.0.0.1:{port}{path}", timeout=5, trust_env=False)
-        except httpx.TransportError:
-            return None
-
     try:
-        wait_until(lambda: get("/healthz") or process.poll() is not None, seconds=START_SECONDS)
-        assert process.poll() is None, log.read_text()
-        yield get
+        deadline = time.monotonic() + START_SECONDS
+        while not (found := re.search(r"http://127\.0\.0\.1:\d+(?=/v1\n)", log.read_text())):
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.02)
+        wait_until(lambda: _healthy(found[0]), seconds=START_SECONDS)
+        yield Running(process, found[0], log)
     finally:
-        process.send_signal(signal.SIGINT)
-        process.wait(timeout=START_SECONDS)
-    said = log.read_text()
-    assert "Traceback" not in said
-    assert f"http://127.0.0.1:{port}" in said, "the address is not named"
+        process.kill()
+        process.wait(STOP_SECONDS)
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_it_relays_to_the_upstream_of_the_environment(tmp_path: Path, workers: str) -> None:
+def _healthy(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/healthz", timeout=5).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def _listens(url: str) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", int(url.rpartition(":")[2]))) == 0
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_without_an_upstream_the_practice_provider_answers_and_the_start_says_so(
+    tmp_path: Path, workers: int
+) -> None:
+    with running(tmp_path, "--port", "0", "--workers", str(workers)) as command:
+        for _ in range(4):
+            answered = httpx.post(f"{command.url}/v1/chat/completions", json=CHAT, timeout=30)
+            assert answered.status_code == 200
+            assert "Which tide" in answered.json()["choices"][0]["message"]["content"]
+            assert answered.headers["x-tidegate-window"] in ("8192", "unknown")
+        said = command.said()
+        practice = re.search(r"PRACTICE PROVIDER \((http://127\.0\.0\.1:\d+)/v1", said)
+        assert practice, said
+        assert "set TIDEGATE_UPSTREAM" in said
+        assert "store: sqlite:///tidegate.db" in said
+        assert (tmp_path / "tidegate.db").exists()
+        assert command.stop() == 0, command.said()
+    assert not _listens(command.url)
+    assert not _listens(practice[1])
+
+
+def test_it_says_which_upstream_without_its_secrets(tmp_path: Path) -> None:
     with (
-        serve(upstream) as provider,
-        running(tmp_path, "--workers", workers, TIDEGATE_UPSTREAM=f"{provider.url}/v1") as get,
+        serve(create_practice_app()) as provider,
+        running(
+            tmp_path, "--port", "0", TIDEGATE_UPSTREAM=f"{provider.url}/v1?key=swordfish"
+        ) as command,
     ):
-        reply = get("/v1/models")
-    assert (reply.status_code, reply.text) == (200, "/v1/models")
-    assert reply.headers["x-from"] == "it"
-    assert "server" not in reply.headers
+        answered = httpx.post(f"{command.url}/v1/chat/completions", json=CHAT, timeout=30)
+        assert answered.status_code == 200
+        assert f"upstream default: {provider.url}/v1" in command.said()
+        assert "PRACTICE" not in command.said()
+        assert command.stop(signal.SIGINT) == 0
+        assert "swordfish" not in command.said()
 
 
-def test_every_worker_reads_the_named_file(tmp_path: Path) -> None:
-    with serve(upstream) as provider:
-        (tmp_path / "some.toml").write_text(
-            f'[upstreams.default]\nbase_url = "{provider.url}/base"\n'
-            "[server]\nport = 1\nworkers = 2\n"
-        )
-        with running(tmp_path, "--config", "some.toml") as get:
-            assert get("/v1/x").text == "/base/x"
+def test_a_stream_under_way_is_finished_before_the_end(tmp_path: Path) -> None:
+    with (
+        serve(create_practice_app(chunk_delay_seconds=0.2)) as provider,
+        running(tmp_path, "--port", "0", TIDEGATE_UPSTREAM=f"{provider.url}/v1") as command,
+    ):
+        url = f"{command.url}/v1/chat/completions"
+        with httpx.stream("POST", url, json={**CHAT, "stream": True}, timeout=30) as reply:
+            chunks = reply.iter_bytes()
+            first = next(chunks)
+            command.process.send_signal(signal.SIGTERM)
+            wait_until(lambda: "Shutting down" in command.said(), seconds=STOP_SECONDS)
+            text = first + b"".join(chunks)
+        assert text.endswith(b"data: [DONE]\n\n")
+        assert command.process.wait(STOP_SECONDS) == 0
 
 
-def refused(directory: Path, *options: str, **environment: str) -> str:
-    ran = subprocess.run(
-        [*COMMAND, *options],
-        cwd=directory,
-        env={**os.environ, "PYTHONPATH": str(Path.cwd()), **environment},
-        capture_output=True,
-        text=True,
-        timeout=START_SECONDS,
+def test_a_port_in_use_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEGATE_UPSTREAM", "http://127.0.0.1:9/v1")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = CliRunner().invoke(app, ["serve", "--port", str(port)])
+    assert result.exit_code == 2
+    assert f"cannot listen on 127.0.0.1 port {port}" in result.output
+
+
+def test_settings_that_cannot_be_used_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEGATE_API_KEY", "k")
+    monkeypatch.setenv("TIDEGATE_UPSTREAM", "http://127.0.0.1:9/v1")
+    result = CliRunner().invoke(app, ["serve", "--host", "0.0.0.0"])
+    assert result.exit_code == 2
+    assert "client_keys" in result.output
+
+
+def test_uvicorn_adds_nothing_of_its_own() -> None:
+    options = uvicorn_options(ServerSettings(port=1234, workers=3, shutdown_timeout_seconds=7))
+    assert (options["port"], options["workers"], options["timeout_graceful_shutdown"]) == (
+        1234,
+        3,
+        7,
     )
-    assert ran.returncode == 2
-    assert "Traceback" not in ran.stderr
-    return ran.stderr
+    for name in ("server_header", "date_header", "proxy_headers", "access_log"):
+        assert options[name] is False
 
 
-def test_an_open_door_is_refused_at_start(tmp_path: Path) -> None:
-    """Design section 16; the key must not show either."""
-    said = refused(
-        tmp_path,
-        *("--host", "0.0.0.0"),
-        TIDEGATE_UPSTREAM="https://api.example.org/v1",
-        TIDEGATE_API_KEY="sk-secret",
-    )
-    assert "server.client_keys" in said
-    assert "secret" not in said
-
-
-def test_mistakes_are_sentences(tmp_path: Path) -> None:
-    assert "there is no such file" in refused(tmp_path, "--config", "absent.toml")
-    assert "server.port" in refused(tmp_path, "--port", "70000").lower().replace("__", ".")
-
-
-def test_uvicorn_adds_nothing_and_trusts_nobody() -> None:
-    options = uvicorn_options(ServerSettings(host="::1", port=5, workers=3))
-    assert (options["host"], options["port"], options["workers"]) == ("::1", 5, 3)
-    for off in ("server_header", "date_header", "proxy_headers", "access_log"):
-        assert options[off] is False
+def test_a_worker_builds_the_application_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TIDEGATE_UPSTREAM", "http://127.0.0.1:9/v1")
+    assert isinstance(application(), Tidegate)
