@@ -164,14 +164,7 @@ def assemble(
         events=events,
         metrics=metrics,
     )
-    rulebook = Rulebook(
-        windows=windows,
-        policy_for=lru_cache(4096)(lambda model: compaction_policy(settings, model)),
-        store=store,
-        provider=provider,
-        anchors=anchors,
-        hold_seconds=settings.server.heartbeat_seconds,
-    )
+    rulebook = _rulebook(settings, windows, store, provider, anchors)
     pipeline = Pipeline(
         rulebook=rulebook,
         surfaces=surfaces,
@@ -194,6 +187,19 @@ def assemble(
     )
 
 
+def _rulebook(
+    settings: Settings, windows: Windows, store: SqlStore, provider: Provider, anchors: AnchorBook
+) -> Rulebook:
+    return Rulebook(
+        windows=windows,
+        policy_for=lru_cache(4096)(lambda model: compaction_policy(settings, model)),
+        store=store,
+        provider=provider,
+        anchors=anchors,
+        hold_seconds=settings.server.heartbeat_seconds,
+    )
+
+
 def _windows(settings: Settings, upstreams: dict[str, Upstream], store: SqlStore) -> Windows:
     places = {
         upstream.name: UpstreamPlace(upstream.base_url, keyed=upstream.api_key is not None)
@@ -212,6 +218,8 @@ async def opened(
     secret = await store.secret("digests")
     engine = assemble(settings, upstreams, provider, store, secret)
     await engine.meter.prepare()
+    # Not awaited: only a chat whose window nobody wrote or listed waits for the catalogue.
+    catalogue = asyncio.create_task(engine.windows.load_catalogue(), name="catalogue")
 
     async def not_ready() -> str | None:
         try:
@@ -232,6 +240,7 @@ async def opened(
                 not_ready=not_ready,
             )
     finally:
+        await asyncio.gather(catalogue, return_exceptions=True)
         await engine.runs.close()
         await engine.records.close()
         await engine.windows.aclose()

@@ -136,6 +136,10 @@ class Windows:
             self._book.refresh(place, scope.model, fetch)
         return self.effective(scope)
 
+    async def load_catalogue(self) -> None:
+        """Read the catalogue ahead of the first chat that needs it."""
+        await self._catalogue.load()
+
     async def learn(self, scope: Scope, stated: StatedLimit) -> Lesson | None:
         """Take note of a limit stated in a refusal, for a day; None when it is not worth it."""
         if not worth_learning(stated, self.effective(scope)):
