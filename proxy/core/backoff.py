@@ -29,7 +29,8 @@ def why_not(view: View, aim: Aim, words: Words, plan: RangePlan | None) -> Reaso
         return Reason.FLOOR_OVER_TRIGGER
     if plan is None or plan.new_tokens < max(MIN_NEW_TOKENS, (trigger - floor) // 4):
         return Reason.NOT_ENOUGH_NEW
-    revoked_end = max((r.end for r in view.applied if r.revoked), default=0)
+    revoked = (r.end for r in view.applied if r.revoked and r.kind in RANGE_KINDS)
+    revoked_end = max(revoked, default=0)
     if plan.end <= revoked_end:
         return Reason.NOT_ENOUGH_NEW
     backoff = latest_backoff(view.applied)

@@ -203,7 +203,7 @@ def floor_tokens(view: View, aim: Aim, words: Words, *, shrunk: bool = False) ->
 def _shrinkable_tokens(view: View, index: int) -> int:
     """What the last resort can take off one item; results that are not oversized stay whole."""
     item = view.surface.items[index]
-    if not oversized_parts(item.message):
+    if item.position is None or not _longer_than_shrunk(view.history[item.position], item.message):
         return 0
     chars = len(text_of(item.message))
     return view.item_tokens[index] * max(chars - SHRUNK_CHARS, 0) // max(chars, 1)
@@ -247,9 +247,7 @@ def plan_prune(view: View, *, newest_too: bool) -> tuple[NewReplacement, ...]:
     tail_start = view.surface.stretches[-1].start if view.surface.stretches else 0
     new: list[NewReplacement] = []
     for item in view.surface.items:
-        if item.position is None or not item.as_sent:
-            continue
-        if item.position >= tail_start and not newest_too:
+        if item.position is None or (item.position >= tail_start and not newest_too):
             continue
         cuts = oversized_parts(item.message)
         if cuts:
@@ -263,10 +261,11 @@ def edit(view: View, position: int, kind: ReplacementKind, payload: Any) -> NewR
 
 
 def shrink_candidates(view: View) -> tuple[int, ...]:
-    """Positions of the tail's oversized tool results, newest first, for the last resort."""
-    if not view.surface.stretches:
-        return ()
-    tail_start = view.surface.stretches[-1].start
+    """Positions of the tail's oversized tool results, newest first, for the last resort.
+
+    The tail is what no range can reach: the newest unit, and all from an open unit on.
+    """
+    tail_start = retained_cut(view.units(), 0)
     return tuple(
         item.position
         for item in reversed(view.surface.items)
