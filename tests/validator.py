@@ -59,8 +59,14 @@ def broken_pairs(messages: Sequence[Message]) -> tuple[set[int], set[tuple[int, 
 
 def keeps_newest_user(client: Sequence[Message], forwarded: Sequence[Message]) -> bool:
     """Whether the newest user message with something in it is forwarded, alone or in a frame."""
-    newest = [m for m in client if m.get("role") == "user" and m.get("content")][-1:]
+    newest = [m for m in client if m.get("role") == "user" and _says_something(m)][-1:]
     return all(any(_stands_for(message, user) for message in forwarded) for user in newest)
+
+
+def _says_something(message: Message) -> bool:
+    content = message.get("content")
+    parts = content if isinstance(content, list) else [content] if isinstance(content, str) else []
+    return any((text := _text(part)) is None or text.strip() for part in parts)
 
 
 def _calls(message: Message) -> list[Key | None]:
