@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 from proxy.app import EdgeOptions, Parts, create_app
+from proxy.outcome import Outcome
 from proxy.own_work import OwnWork
 from proxy.provider import Provider
 from proxy.relay import Caller, Upstream, provider_request
-from proxy.routes import Outcome
 from proxy.wire import ChatRequest
 from tests.serving import Served, serve
 
