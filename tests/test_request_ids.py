@@ -1,0 +1,43 @@
+"""Every log line of a request carries its id."""
+
+import asyncio
+import logging
+
+from proxy.request_ids import (
+    LOG_FORMAT,
+    BrokenReplyFilter,
+    RequestIdFilter,
+    begin_request,
+    current_request_id,
+)
+
+
+def record(message: str) -> logging.LogRecord:
+    return logging.LogRecord("proxy.x", logging.INFO, "x.py", 1, message, None, None)
+
+
+async def test_each_request_has_its_own_and_its_tasks_share_it() -> None:
+    async def inner() -> str:
+        return current_request_id()
+
+    async def request() -> tuple[str, str]:
+        return begin_request(), await asyncio.create_task(inner())
+
+    assert current_request_id() == "-"
+    first, second = await asyncio.gather(request(), request())
+    assert first[0] == first[1]
+    assert second[0] == second[1]
+    assert first[0] != second[0]
+
+
+async def test_the_filter_puts_it_on_every_line() -> None:
+    request_id = begin_request()
+    line = record("hello")
+    assert RequestIdFilter().filter(line)
+    assert f"request_id={request_id} hello" in logging.Formatter(LOG_FORMAT).format(line)
+
+
+def test_only_uvicorns_line_about_a_passed_on_break_is_dropped() -> None:
+    unfinished = BrokenReplyFilter()
+    assert not unfinished.filter(record("ASGI callable returned without completing response."))
+    assert unfinished.filter(record("Exception in ASGI application\n"))
