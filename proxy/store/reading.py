@@ -117,10 +117,13 @@ class LogReader:
         """By their place in the log."""
         order = events.c.seq.desc() if newest else events.c.seq
         statement = select(events).where(events.c.seq > after).order_by(order).limit(limit)
-        if tenant is not None:
-            statement = statement.where(events.c.tenant == tenant)
         if conversation is not None:
             statement = statement.where(events.c.conversation == conversation)
+        if tenant is not None:
+            # Without a conversation the few rows after a place are read, not all of the tenant's:
+            # an expression keeps SQLite from its index by tenant (measured: 29 ms of 1,000,000).
+            of = events.c.tenant if conversation is not None else events.c.tenant.concat("")
+            statement = statement.where(of == tenant)
 
         async def work(connection: AsyncConnection) -> tuple[Event, ...]:
             found = [_event(row) for row in await connection.execute(statement)]
