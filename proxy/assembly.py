@@ -161,6 +161,7 @@ def assemble(
         conversations=conversations,
         surfaces=surfaces,
         anchors=anchors,
+        windows=windows,
         events=events,
         metrics=metrics,
     )

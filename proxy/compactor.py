@@ -70,16 +70,12 @@ class Compactor:
             turn = await self._last_resort(turn, aim)
         return turn
 
-    async def recover(
-        self,
-        turn: Turn,
-        stated_limit_tokens: int | None,
-        allowance: Allowance,
-    ) -> Turn:
+    async def recover(self, turn: Turn, refusal: Refusal, allowance: Allowance) -> Turn:
         """Compact after the provider's own refusal, whatever our count says."""
+        refused_tokens = turn.priced.total_tokens
         turn = await self._adopted(turn)
         turn = await self._settled(turn)
-        aim = overflow_aim(turn.budget, turn.priced, stated_limit_tokens)
+        aim = overflow_aim(turn.budget, turn.priced, refusal, refused_tokens)
         if _envelope_too_large(turn, aim):
             return turn.because(Reason.ENVELOPE_TOO_LARGE)
         turn = await self._pruned(turn, aim)
@@ -99,7 +95,7 @@ class Compactor:
     async def offload(self, turn: Turn, refusal: Refusal) -> Turn:
         """Offload images after a refusal that their number, size or presence caused."""
         new = offload_after_refusal(
-            turn.priced, self._surfaces.images(turn), refusal, body_bytes=len(turn.body())
+            turn.priced, self._surfaces.images(turn), refusal, body_bytes=turn.body_bytes
         )
         return (await self.committed(turn, new)).did("offload") if new else turn
 
@@ -175,7 +171,8 @@ class Compactor:
             new = plan_prune(turn.priced, newest_too=newest_too)
             if new:
                 turn = (await self.committed(turn, new)).did("prune")
-            if aim.limit_tokens is not None and not over_limit(aim, turn.priced):
+            limit = aim.trigger_tokens if aim.limit_tokens is None else aim.limit_tokens
+            if limit is not None and turn.priced.total_tokens <= limit:
                 break
         return turn
 

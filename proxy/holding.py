@@ -19,7 +19,11 @@ MAX_HELD_BYTES = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What a provider said instead of an answer: its error body, decoded, or an event's data."""
+    """What a provider said instead of an answer: its error body, decoded, or an event's data.
+
+    `in_stream`: more events may have come before it or come after it. A finish without any output
+    is not such an event: the answer is whole, and empty.
+    """
 
     status: int
     body: bytes = field(repr=False)
@@ -76,7 +80,8 @@ async def _first_events(reply: Reply, tap: EventTap) -> Evidence | None:
         if not more:
             break
     if tap.first.verdict is Verdict.ERROR:
-        return Evidence(reply.status, tap.first.evidence, in_stream=True)
+        first = tap.first
+        return Evidence(reply.status, first.evidence, in_stream=not first.ended_empty)
     return None
 
 

@@ -11,9 +11,10 @@ from proxy.core.budget import Budget
 from proxy.core.compaction import Reason
 from proxy.core.messages import texts_of
 from proxy.core.overflow import Refusal, classify
-from proxy.core.recovery import Replays, Step, next_step, shows_first_error
-from proxy.holding import Opening
+from proxy.core.recovery import Replays, Step, believed, next_step, shows_first_error
+from proxy.holding import Evidence, Opening
 from proxy.model_rules import ModelRules
+from proxy.off_loop import off_loop
 from proxy.outcome import Outcome
 from proxy.own_work import OwnWork
 from proxy.provider import Provider
@@ -30,10 +31,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """The last opening and the turn it answers; the first refusal is kept until the end."""
+    """An opening, the turn that was sent for it, and the turn as it stands since."""
 
-    turn: Turn
+    asked: Turn
     opening: Opening
+    turn: Turn
     replays: Replays
 
 
@@ -60,18 +62,31 @@ class Pipeline:
 
     async def chat(self, request: ChatRequest, caller: Caller, own_work: OwnWork) -> Outcome:
         """Answer one chat request. Raises ProviderError when the provider cannot be reached."""
+        allowance = Allowance()
+        try:
+            turn = await self._prepared(request, caller, allowance, own_work)
+        except Exception:
+            log.exception(
+                "preparing a request failed, sent as it came upstream=%s", caller.upstream.name
+            )
+            untouched = provider_request(caller, request.body, identity=own_work.answering)
+            return Outcome(await self._provider.send(untouched))
+        sent = await self._sent(turn, own_work)
+        sent = await self._recovered(sent, allowance, own_work)
+        self._records.answered(sent.turn, sent.opening.reply, asked=sent.asked)
+        return Outcome(sent.opening.reply, facts(sent.turn))
+
+    async def _prepared(
+        self, request: ChatRequest, caller: Caller, allowance: Allowance, own_work: OwnWork
+    ) -> Turn:
+        """The turn as it is to be sent, with all the room that pressure asks for."""
         rules = await self._rulebook.rules(caller, request)
         turn = await self._surfaces.open(request, caller, rules)
         turn = await self._conversations.named(turn)
-        allowance = Allowance()
         if rules.takes_no_images:
             turn = await self._compactor.without_images(await self._surfaces.price(turn))
         turn = await self._weighed(turn, rules)
-        turn = await self._relieved(turn, rules, allowance, own_work)
-        sent = await self._sent(turn, rules, own_work)
-        sent = await self._recovered(sent, rules, allowance, own_work)
-        self._records.answered(sent.turn, sent.opening.reply)
-        return Outcome(sent.opening.reply, facts(sent.turn))
+        return await self._relieved(turn, rules, allowance, own_work)
 
     async def _weighed(self, turn: Turn, rules: ModelRules) -> Turn:
         """Count the request, unless its bytes already say that it cannot reach T."""
@@ -99,74 +114,73 @@ class Pipeline:
             log.exception("compaction failed, sent as it was conversation=%s", turn.conversation)
             return turn.because(Reason.SUMMARY_FAILED)
 
-    async def _sent(self, turn: Turn, rules: ModelRules, own_work: OwnWork) -> _Sent:
-        request = provider_request(turn.caller, turn.body(), identity=own_work.answering)
-        opening = await self._provider.open_chat(request, hold_seconds=rules.hold_seconds)
-        return _Sent(turn, opening, Replays())
+    async def _sent(self, turn: Turn, own_work: OwnWork) -> _Sent:
+        body = await off_loop(turn.body_bytes, turn.body)
+        request = provider_request(turn.caller, body, identity=own_work.answering)
+        opening = await self._provider.open_chat(request, hold_seconds=turn.rules.hold_seconds)
+        return _Sent(turn, opening, turn, Replays())
 
-    async def _recovered(
-        self, sent: _Sent, rules: ModelRules, allowance: Allowance, own_work: OwnWork
-    ) -> _Sent:
+    async def _recovered(self, first: _Sent, allowance: Allowance, own_work: OwnWork) -> _Sent:
         """Make room and replay while a refusal asks for it; else the first error stands."""
-        first = sent
-        while True:
-            refusal = self._judged(sent, rules)
-            images = len(self._surfaces.images(sent.turn)) if refusal is not None else 0
-            step = next_step(
-                refusal,
-                sent.replays,
-                max_context_replays=rules.compaction.max_overflow_replays,
-                images=images,
-            )
-            if refusal is None or step is Step.RELAY:
-                break
-            with own_work.busy():
-                turn = await self._room_made(sent.turn, step, refusal, rules, allowance)
-            self._records.recovered(
-                sent.turn, step, refusal, replayed=_advanced(sent.turn, turn, step)
-            )
-            if not _advanced(sent.turn, turn, step):
+        sent = first
+        try:
+            while True:
+                refusal, step = await self._next(sent)
+                if refusal is None or step is Step.RELAY:
+                    break
+                with own_work.busy():
+                    turn = await self._room_made(sent.turn, step, refusal, allowance)
+                replayed = _advanced(sent.asked, turn, step)
+                self._records.recovered(sent.turn, step, refusal, replayed=replayed)
                 sent = replace(sent, turn=turn)
-                break
-            if sent is not first:
-                await sent.opening.reply.aclose()
-            again = await self._sent(turn.did("replay"), rules, own_work)
-            sent = replace(again, replays=sent.replays.counting(step))
+                if not replayed:
+                    break
+                again = await self._sent(turn.did("replay"), own_work)
+                if sent.opening is not first.opening:
+                    await sent.opening.reply.aclose()
+                sent = replace(again, replays=sent.replays.counting(step))
+        except BaseException:
+            # The client has gone, or a replay had no answer at all: nobody reads these any more.
+            await sent.opening.reply.aclose()
+            await first.opening.reply.aclose()
+            raise
         if sent.opening is first.opening:
             return sent
-        if shows_first_error(refusal):
+        if shows_first_error(refusal, sent.replays):
             await sent.opening.reply.aclose()
-            return replace(sent, opening=first.opening)
+            return replace(sent, opening=first.opening, asked=first.asked)
         await first.opening.reply.aclose()
         return sent
 
-    def _judged(self, sent: _Sent, rules: ModelRules) -> Refusal | None:
-        """What the provider refused, None when it did not."""
-        evidence = sent.opening.evidence
-        if evidence is None:
-            return None
-
-        def request_texts() -> Iterator[str]:
-            for message in sent.turn.request.messages:
-                yield from texts_of(message)
-
-        refusal = classify(
-            evidence.status,
-            evidence.body,
-            in_stream=evidence.in_stream,
-            request_texts=request_texts,
+    async def _next(self, sent: _Sent) -> tuple[Refusal | None, Step]:
+        """What the provider refused, None when it did not, and what is to be done about it."""
+        policy = sent.turn.rules.compaction
+        if sent.opening.evidence is None or not policy.enabled:
+            return None, Step.RELAY
+        try:
+            # The request is searched for what the error repeats of it.
+            size_bytes = len(sent.turn.request.body)
+            refusal = await off_loop(size_bytes, _judged, sent.opening.evidence, sent.turn)
+            images = len(self._surfaces.images(sent.turn)) if refusal is not None else 0
+        except Exception:
+            log.exception("an answer was not judged conversation=%s", sent.turn.conversation)
+            return None, Step.RELAY
+        step = next_step(
+            refusal,
+            sent.replays,
+            max_context_replays=policy.max_overflow_replays,
+            images=images,
         )
-        return refusal if rules.compaction.enabled else None
+        return refusal, step
 
     async def _room_made(
         self,
         turn: Turn,
         step: Step,
         refusal: Refusal,
-        rules: ModelRules,
         allowance: Allowance,
     ) -> Turn:
-        """The turn after the recovery that the refusal asks for; unchanged when that failed."""
+        """The turn after the recovery that the refusal asks for, or what was done of it."""
         try:
             priced = await self._surfaces.price(turn)
             if step is Step.OFFLOAD:
@@ -174,14 +188,34 @@ class Pipeline:
                 return await self._compactor.offload(priced, refusal)
             if await self._rulebook.overflowed(priced, refusal, self._surfaces):
                 priced = priced.because(Reason.WINDOW_STATED)
-            return await self._compactor.recover(
-                await self._surfaces.price(priced),
-                refusal.window_tokens,
-                allowance,
-            )
+            priced = await self._surfaces.price(priced)
+            return await self._compactor.recover(priced, refusal, allowance)
         except Exception:
             log.exception("recovery failed conversation=%s", turn.conversation)
-            return turn.because(Reason.SUMMARY_FAILED)
+        turn = turn.because(Reason.SUMMARY_FAILED)
+        try:
+            # A prune may have landed before the rest failed.
+            return await self._surfaces.refresh(turn)
+        except Exception:
+            log.exception("the surface was not read again conversation=%s", turn.conversation)
+            return turn
+
+
+def _judged(evidence: Evidence, turn: Turn) -> Refusal | None:
+    """What the evidence says; None for nothing that more room would mend."""
+
+    def request_texts() -> Iterator[str]:
+        for message in turn.request.messages:
+            yield from texts_of(message)
+
+    refusal = classify(
+        evidence.status,
+        evidence.body,
+        in_stream=evidence.in_stream,
+        request_texts=request_texts,
+    )
+    counted = None if turn.view is None else turn.view.total_tokens
+    return believed(refusal, window_tokens=turn.budget.window_tokens, counted_tokens=counted)
 
 
 def _advanced(before: Turn, after: Turn, step: Step) -> bool:
@@ -191,7 +225,7 @@ def _advanced(before: Turn, after: Turn, step: Step) -> bool:
     Without a store nothing is recorded, but what holds for this request alone counts as well.
     """
     changed = after.surface.visible != before.surface.visible
-    return changed and (step is Step.OFFLOAD or len(after.body()) < len(before.body()))
+    return changed and (step is Step.OFFLOAD or after.body_bytes < before.body_bytes)
 
 
 def _why_no_budget(budget: Budget) -> Reason:

@@ -17,6 +17,7 @@ from proxy.reply import Reply, ReplyEnd
 from proxy.store.store import EventKind
 from proxy.surfaces import Surfaces
 from proxy.turn import Turn
+from proxy.windows import Windows
 
 BYTES_PER_TOKEN_SUSPICIOUS = 12
 
@@ -30,24 +31,30 @@ class Records:
         conversations: Conversations,
         surfaces: Surfaces,
         anchors: AnchorBook,
+        windows: Windows,
         events: EventLog,
         metrics: Metrics,
     ) -> None:
         """All shared with the pipeline."""
+        self._windows = windows
         self._conversations = conversations
         self._surfaces = surfaces
         self._anchors = anchors
         self._events = events
         self._metrics = metrics
         self._prefixes = PrefixShares(metrics)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[object]] = set()
 
-    def answered(self, turn: Turn, reply: Reply) -> None:
-        """Record the request now, and the rest of its story when the reply ends."""
+    def answered(self, turn: Turn, reply: Reply, *, asked: Turn) -> None:
+        """Record the request now, and the rest of its story when the reply ends.
+
+        `asked` is the turn as it was sent for this reply: its surface is what usage is about. It
+        differs from `turn` when room was made in vain and the first answer stands.
+        """
         self._conversations.record(turn)
         self._count(turn, reply.status)
         self._prefixes.observe(turn)
-        reply.on_end = lambda end: self._ended(turn, end)
+        reply.on_end = lambda end: self._ended(turn, asked, end)
 
     def recovered(self, turn: Turn, step: Step, refusal: Refusal, *, replayed: bool) -> None:
         """A refusal was recognised; whether room was made and the request sent again."""
@@ -63,13 +70,17 @@ class Records:
             self._metrics.add("tidegate_replays_total", cause=cause)
             self._events.told(turn, EventKind.REPLAY, {"cause": cause})
 
-    def _ended(self, turn: Turn, end: ReplyEnd) -> None:
+    def _ended(self, turn: Turn, asked: Turn, end: ReplyEnd) -> None:
         if end.usage is not None and 200 <= end.status < 300:
-            self._learn(turn, end.usage)
+            self._learn(asked, end.usage)
         self._events.told(turn, EventKind.REQUEST, _request_data(turn, end))
 
     def _learn(self, turn: Turn, usage: Mapping[str, Any]) -> None:
         reported = reported_prompt_tokens(usage)
+        if reported is not None and self._windows.holds_lessons(turn.scope):
+            made = usage.get("completion_tokens")
+            output = made if isinstance(made, int) else 0
+            self._background(self._windows.succeeded(turn.scope, reported, output))
         if turn.counted is None:
             if reported is not None and _suspiciously_small(reported, turn):
                 self._background(self._look_again(turn, usage))
@@ -83,7 +94,7 @@ class Records:
         """Count a request that was sent uncounted, to tell whether the provider cut it silently."""
         self._learn(await self._surfaces.price(turn), usage)
 
-    def _background(self, work: Coroutine[None, None, None]) -> None:
+    def _background(self, work: Coroutine[Any, Any, object]) -> None:
         task = asyncio.create_task(work, name="records")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -50,6 +50,7 @@ class RelayResponse:
     async def relay_as_events(self) -> None:
         """The reply after heartbeats: the 200 has gone, so all but a stream is an error event."""
         reply = self._reply
+        reply.decode_for_client()  # the headers that went out name no coding
         try:
             kind = (reply.header(b"content-type") or b"").partition(b";")[0].strip().lower()
             if reply.status == 200 and kind == b"text/event-stream":

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from proxy.codings import CodingError, Decoder
+from proxy.codings import CodingError, Decoder, codings_of, make_decoder
 from proxy.core.errors import ProviderBroke, ProviderError
 from proxy.tap import Tap
 
@@ -144,6 +144,20 @@ class Reply:
             return False
         self._held.append(chunk)
         return True
+
+    def decode_for_client(self) -> None:
+        """From here on `read` gives decoded bytes, those held included; nothing was read before."""
+        named = b",".join(v for k, v in self.headers if k.lower() == b"content-encoding")
+        decoder = make_decoder(codings_of(named))
+        if self.decoded or decoder is None:
+            return
+        try:
+            held = [piece for chunk in self._held for piece in decoder.feed(chunk)]
+        except CodingError:
+            logger.warning("reply_coding_wrong status=%d", self.status)
+            return
+        self._held = deque(held)
+        self._decoder, self.decoded = decoder, True
 
     @property
     def held_bytes(self) -> int:

@@ -94,10 +94,6 @@ class Rulebook:
         lesson = await self._windows.learn(turn.scope, stated)
         return lesson is not None and lesson.new
 
-    async def succeeded(self, scope: Scope, prompt_tokens: int, output_tokens: int) -> None:
-        """A success above a learned limit refutes it."""
-        await self._windows.succeeded(scope, prompt_tokens, output_tokens)
-
     async def refused_images(self, scope: Scope, refusal: Refusal) -> None:
         """Remember for a day that a model takes no images at all."""
         if not refusal.takes_no_images:

@@ -158,6 +158,11 @@ class Windows:
             )
         return Lesson(stated.kind, stated.tokens, contradicts, new)
 
+    def holds_lessons(self, scope: Scope) -> bool:
+        """Whether there is a learned limit that a success could refute; from memory."""
+        known = self._learned.get(scope)
+        return known is not None and bool(known.limits)
+
     async def succeeded(self, scope: Scope, prompt_tokens: int, output_tokens: int = 0) -> bool:
         """Drop learned limits that a success refutes; figures are the provider's own `usage`."""
         known = self._learned.get(scope)

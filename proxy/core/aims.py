@@ -2,13 +2,16 @@
 
 from dataclasses import replace
 
-from proxy.core.budget import Budget, fired_at
+from proxy.core.budget import MAX_TOKENS, Budget, fired_at
 from proxy.core.compaction import Aim, Cause, View
+from proxy.core.overflow import Refusal
 from proxy.core.ranges import retained_cut
 
 OVERFLOW_RETAIN_PERCENT = 16
 # After a refusal that states no limit: what the prompt should shrink to, of what was refused.
 UNKNOWN_LIMIT_PERCENT = 75
+# After a refusal of what we count below the limit: the limit in our tokens, of what was refused.
+UNDERCOUNTED_LIMIT_PERCENT = 90
 ENOUGH_PERCENT = 90
 
 
@@ -38,51 +41,68 @@ def manual_aim(budget: Budget, view: View) -> Aim:
     )
 
 
-def overflow_aim(budget: Budget, view: View, stated_limit_tokens: int | None) -> Aim:
+def overflow_aim(budget: Budget, view: View, refusal: Refusal, refused_tokens: int) -> Aim:
     """After a refusal the provider's limit decides, whatever our own count says.
 
-    The prompt must hold limit - O; where that is not positive, O is left aside and R is 0.
     R is the least of R by the known W, 16% of limit - O and a quarter of our count; 0 when no
-    limit is known, when the tail would not fit, or when nothing would be cut.
+    limit is known, when O had to be left aside, when the tail would not fit, or when nothing would
+    be cut. `refused_tokens` is what we counted of what was refused.
     """
-    limit = stated_limit_tokens
-    if limit is None:
-        limit = budget.window_tokens
+    room, beside_output = _prompt_room(budget, refusal)
     retain = 0
-    prompt_limit = None
-    if limit is not None:
-        prompt_limit = limit - budget.output_tokens
-        if prompt_limit > 0:
-            retain = min(
-                prompt_limit * OVERFLOW_RETAIN_PERCENT // 100,
-                view.total_tokens // 4,
-                *([budget.retain_tokens] if budget.retain_tokens is not None else []),
-            )
-        else:
-            prompt_limit = limit
-    trigger = _overflow_trigger(budget, view, prompt_limit)
+    if room is not None and beside_output:
+        retain = min(
+            room * OVERFLOW_RETAIN_PERCENT // 100,
+            view.total_tokens // 4,
+            *([budget.retain_tokens] if budget.retain_tokens is not None else []),
+        )
+    if room is not None and refused_tokens <= room:
+        # We count less than the provider: in our tokens the limit is below what was refused.
+        room = refused_tokens * UNDERCOUNTED_LIMIT_PERCENT // 100
+    trigger = _overflow_trigger(budget, refused_tokens, room)
     aim = Aim(
         cause=Cause.OVERFLOW,
         trigger_tokens=trigger,
-        limit_tokens=prompt_limit,
+        limit_tokens=room,
         retain_tokens=retain,
         share_tokens=max(trigger - view.fixed_tokens, 0),
     )
     units = view.units()
     cut = retained_cut(units, retain)
     tail = sum(unit.tokens for unit in units if unit.start >= cut)
-    too_much = prompt_limit is not None and view.fixed_tokens + tail > prompt_limit
+    too_much = room is not None and view.fixed_tokens + tail > room
     return replace(aim, retain_tokens=0) if cut == 0 or too_much else aim
 
 
-def _overflow_trigger(budget: Budget, view: View, prompt_limit: int | None) -> int:
+def _prompt_room(budget: Budget, refusal: Refusal) -> tuple[int | None, bool]:
+    """What a prompt may hold by all that is known, and whether that leaves room for O.
+
+    Limits of the whole leave limit - O for the prompt, limits of the input alone are the prompt's.
+    The provider may have reserved more output than the client asked for. Where nothing is left
+    for a prompt, O is left aside.
+    """
+    wholes, inputs = [budget.window_tokens], [budget.input_limit_tokens]
+    (inputs if refusal.window_is_input_only else wholes).append(refusal.window_tokens)
+    output = max(budget.output_tokens, refusal.requested_output_tokens or 0)
+    limits = [limit for limit in (*wholes, *inputs) if limit is not None]
+    if not limits:
+        return None, False
+    room = min(
+        *(limit - output for limit in wholes if limit is not None),
+        *(limit for limit in inputs if limit is not None),
+        MAX_TOKENS,
+    )
+    return (room, True) if room > 0 else (min(limits), False)
+
+
+def _overflow_trigger(budget: Budget, refused_tokens: int, room: int | None) -> int:
     candidates = []
-    if prompt_limit is not None:
-        candidates.append(prompt_limit * 80 // 100)
+    if room is not None:
+        candidates.append(room * 80 // 100)
     if budget.trigger_tokens is not None:
         candidates.append(budget.trigger_tokens)
     if not candidates:
-        candidates.append(view.total_tokens * UNKNOWN_LIMIT_PERCENT // 100)
+        candidates.append(refused_tokens * UNKNOWN_LIMIT_PERCENT // 100)
     return min(candidates)
 
 

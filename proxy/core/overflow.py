@@ -18,6 +18,9 @@ from proxy.core.echoes import without_echoes
 from proxy.core.envelopes import Envelope, unwrap
 from proxy.core.refusal_numbers import NumberReader, Stated, readable
 
+# The sign of an answer without output that stopped by length: how full the window was decides.
+EMPTY_LENGTH_STOP = "empty-length-stop"
+
 _NEVER_STATUSES = frozenset({401, 402, 403, 407, 429})
 _WINDOW_REASONS = frozenset(
     {"model_context_window_exceeded", "context_length_exceeded", "context_window_exceeded"}
@@ -310,7 +313,7 @@ def success_overflow(event: Mapping[str, Any], *, in_stream: bool = False) -> Re
         prompt_tokens=prompt,
         window_tokens=None,
     ):
-        return Refusal(RefusalKind.CONTEXT_OVERFLOW, prompt_tokens=prompt, sign="empty-length-stop")
+        return Refusal(RefusalKind.CONTEXT_OVERFLOW, prompt_tokens=prompt, sign=EMPTY_LENGTH_STOP)
     return None
 
 

@@ -4,9 +4,11 @@ known good nothing is replayed; a replay needs a surface that changed."""
 from dataclasses import dataclass
 from enum import StrEnum
 
-from proxy.core.overflow import Refusal, RefusalKind
+from proxy.core.overflow import EMPTY_LENGTH_STOP, Refusal, RefusalKind
 
 MAX_IMAGE_REPLAYS = 4
+# A prompt of at least this much of the window leaves no room for an answer.
+FULL_PERCENT = 99
 
 
 class Step(StrEnum):
@@ -52,13 +54,28 @@ def next_step(
     return Step.RELAY
 
 
-def shows_first_error(refusal: Refusal | None) -> bool:
-    """Whether the answer to a replay is a refusal of the same kind, so that the first one stands.
+def believed(
+    refusal: Refusal, *, window_tokens: int | None, counted_tokens: int | None
+) -> Refusal | None:
+    """The refusal; None for an empty answer that stopped by length well below a known window.
 
-    Any other answer, a success, 429 or 5xx, is the answer.
+    Without the provider's figure our own count stands in for it. An output limit, or reasoning
+    that nobody sees, ends answers in the same way.
     """
-    return refusal is not None and refusal.kind in {
-        RefusalKind.CONTEXT_OVERFLOW,
-        RefusalKind.IMAGE_BUDGET,
-        RefusalKind.PAYLOAD_TOO_LARGE,
-    }
+    if refusal.sign != EMPTY_LENGTH_STOP or window_tokens is None:
+        return refusal
+    prompt = counted_tokens if refusal.prompt_tokens is None else refusal.prompt_tokens
+    full = prompt is not None and prompt * 100 >= window_tokens * FULL_PERCENT
+    return refusal if full else None
+
+
+def shows_first_error(refusal: Refusal | None, replays: Replays) -> bool:
+    """Whether the answer to a replay is one more refusal, so that the first one stands.
+
+    Any other answer, a success, 429 or 5xx, is the answer. A context refused at any size is worded
+    as an output limit once the prompt is small. A limit in bytes is one more refusal only where
+    the earlier one was about images.
+    """
+    if refusal is None or refusal.kind is RefusalKind.OTHER:
+        return False
+    return refusal.kind is not RefusalKind.PAYLOAD_TOO_LARGE or replays.image > 0

@@ -164,6 +164,8 @@ class FirstEvents:
         """Nothing is known before the first event."""
         self.verdict = Verdict.UNDECIDED
         self.evidence = b""
+        # Whether the evidence is a finish without any output, so that no event before it had some.
+        self.ended_empty = False
         self._finish: Mapping[str, Any] | None = None
 
     @property
@@ -183,6 +185,7 @@ class FirstEvents:
         self.verdict = verdict
         if verdict is Verdict.ERROR:
             self.evidence = event.data
+            self.ended_empty = not looks_like_error(value) and window_exceeded(value)
         elif verdict is Verdict.HELD:
             self._finish = value
         return self.verdict
@@ -213,4 +216,5 @@ class FirstEvents:
         if usage is not None:
             finish["usage"] = dict(usage)
         self.verdict = Verdict.ERROR
+        self.ended_empty = True
         self.evidence = json.dumps(finish).encode()

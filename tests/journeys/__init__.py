@@ -1,0 +1,1 @@
+"""Journeys through the whole application, over sockets; they mirror no module."""
