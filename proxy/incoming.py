@@ -8,6 +8,7 @@ from typing import Any
 from starlette.types import Receive
 
 from proxy.core.errors import InvalidRequest
+from proxy.off_loop import off_loop
 
 logger = logging.getLogger(__name__)
 
@@ -35,8 +36,8 @@ class Incoming:
         self._received_bytes = 0
         self._gone = False
         self._body_over = asyncio.Event()
-        if declared_bytes is not None and declared_bytes > max_body_bytes:
-            raise self._too_large()
+        self._declared_bytes = declared_bytes or 0
+        self._complete = False
 
     async def next_chunk(self) -> bytes | None:
         """The next bytes of the body, None at its end.
@@ -45,6 +46,8 @@ class Incoming:
             ClientGone: the client left before the end.
             InvalidRequest: 413, the body is over the limit.
         """
+        if self._declared_bytes > self._max_body_bytes:
+            raise self._too_large()
         while not self._body_over.is_set():
             message = await self._receive()
             if message["type"] == DISCONNECT:
@@ -52,6 +55,7 @@ class Incoming:
                 self._body_over.set()
                 break
             if not message.get("more_body", False):
+                self._complete = True
                 self._body_over.set()
             chunk: bytes = message.get("body", b"")
             self._received_bytes += len(chunk)
@@ -70,12 +74,12 @@ class Incoming:
         while taken <= up_to_bytes:
             chunk = await self.next_chunk()
             if chunk is None:
-                return b"".join(chunks), True
+                return await off_loop(taken, b"".join, chunks), True
             chunks.append(chunk)
             taken += len(chunk)
             if self._body_over.is_set() and not self._gone:
-                return b"".join(chunks), True
-        return b"".join(chunks), False
+                return await off_loop(taken, b"".join, chunks), True
+        return await off_loop(taken, b"".join, chunks), False
 
     async def whole(self) -> bytes:
         """The whole body."""
@@ -93,11 +97,10 @@ class Incoming:
         """Reads what the client is still sending, so that it gets to reading the answer."""
         try:
             async with asyncio.timeout(_DISCARD_SECONDS):
-                while not self._gone:
+                while not (self._gone or self._complete):
                     message = await self._receive()
                     self._gone = message["type"] == DISCONNECT
-                    if not message.get("more_body", False):
-                        return
+                    self._complete = not message.get("more_body", False)
         except TimeoutError:
             return
 

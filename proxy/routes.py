@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 from proxy.codings import CodingError, TooLarge, codings_of, decode_bounded
 from proxy.core.errors import InvalidRequest, TidegateError
 from proxy.incoming import ClientGone, Incoming, while_connected
+from proxy.off_loop import off_loop
 from proxy.outcome import Outcome
 from proxy.own_work import OwnWork
 from proxy.provider import Provider
@@ -144,7 +145,10 @@ class Edge:
         codings = codings_of(request.headers.get(b"content-encoding", b""))
         plain = await self._decoded(body, codings) if codings else body
         caller = request.caller
-        chat = read_chat(plain, default_model=_deployment(caller.path)) if plain else None
+        chat = None
+        if plain:
+            deployment = _deployment(caller.path)
+            chat = await off_loop(len(plain), read_chat, plain, default_model=deployment)
         if chat is None:
             reply = await self._provider.send(provider_request(caller, body))
             await RelayResponse(reply, {}, send=request.send, incoming=incoming).relay()

@@ -4,7 +4,7 @@ seen on an earlier turn are neither hashed for meaning nor tokenised again."""
 import logging
 from collections.abc import MutableMapping, Sequence
 from dataclasses import replace
-from hashlib import blake2b
+from hashlib import sha256
 
 from cachetools import LRUCache
 
@@ -20,10 +20,11 @@ from proxy.core.messages import Message, role_of
 from proxy.core.offloading import SurfaceImage
 from proxy.core.ranges import pair
 from proxy.core.replacements import Replacement, Scope
-from proxy.core.surface import fold, matching
+from proxy.core.surface import Surface, fold, matching
 from proxy.image_sizes import part_size
 from proxy.meter import Meter
 from proxy.model_rules import ModelRules
+from proxy.off_loop import off_loop
 from proxy.relay import Caller
 from proxy.store.store import Store
 from proxy.turn import Counted, Turn, raw_items
@@ -52,7 +53,7 @@ class Surfaces:
         """The request's place in its conversation and its surface as stored, not yet priced."""
         scope = Scope(caller.tenant, caller.upstream.name, request.model)
         pairing = pair(request.history)
-        meanings = self._meanings_of(request)
+        meanings = await self._meanings_of(request)
         prints = fingerprint_chain(self._key, meanings, pairing)
         turn = Turn(
             request=request,
@@ -86,7 +87,9 @@ class Surfaces:
             turn,
             applied=tuple(applied),
             surface=surface,
-            raw_items=raw_items(turn.request, surface),
+            raw_items=await off_loop(
+                _edited_bytes(turn.request, surface), raw_items, turn.request, surface
+            ),
             view=None,
         )
         return folded if turn.view is None else await self.price(folded)
@@ -147,10 +150,8 @@ class Surfaces:
             if isinstance(message.get("content"), list):
                 images += self._meter.image_tokens(message, turn.scope.model)
                 data_bytes += sum(i.size_bytes for i in image_parts(message) if i.has_bytes)
-        body = len(turn.request.body) - sum(map(len, turn.request.raw_history))
-        body += sum(map(len, turn.raw_items))
         bound = self._meter.upper_bound(
-            body_bytes=body, data_url_bytes=data_bytes, image_tokens=images
+            body_bytes=turn.body_bytes, data_url_bytes=data_bytes, image_tokens=images
         )
         return scaled(bound, max(self._anchors.ratio(turn.scope), 1.0))
 
@@ -181,15 +182,33 @@ class Surfaces:
                 )
         return tuple(found)
 
-    def _meanings_of(self, request: ChatRequest) -> list[bytes]:
-        found: list[bytes] = []
-        for raw, message in zip(request.raw_history, request.history, strict=True):
-            key = blake2b(raw, digest_size=16).digest()
-            known = self._meanings.get(key)
-            if known is None:
-                known = self._meanings[key] = meaning(self._key, message)
-            found.append(known)
-        return found
+    async def _meanings_of(self, request: ChatRequest) -> list[bytes]:
+        history, raw = request.history, request.raw_history
+        keys = await off_loop(sum(map(len, raw)), _raw_digests, raw)
+        found = [self._meanings.get(key) for key in keys]
+        missing = [position for position, known in enumerate(found) if known is None]
+        if missing:
+            made = await off_loop(
+                sum(len(raw[position]) for position in missing),
+                lambda: [meaning(self._key, history[position]) for position in missing],
+            )
+            for position, value in zip(missing, made, strict=True):
+                self._meanings[keys[position]] = found[position] = value
+        return [known for known in found if known is not None]
+
+
+def _raw_digests(raw: Sequence[bytes]) -> list[bytes]:
+    """What the meaning of a message is remembered by. sha256 runs in hardware on most machines."""
+    return [sha256(item).digest() for item in raw]
+
+
+def _edited_bytes(request: ChatRequest, surface: Surface) -> int:
+    """How large the messages are that must be written again."""
+    return sum(
+        len(request.raw_history[item.position])
+        for item in surface.items
+        if not item.as_sent and item.position is not None
+    )
 
 
 def _still_there(shown: Message, image: ImagePart) -> bool:

@@ -74,6 +74,12 @@ class Turn:
         """The same turn with a reason; the last one given is shown."""
         return self if reason is None else replace(self, reason=reason)
 
+    @property
+    def body_bytes(self) -> int:
+        """How large `body()` is, the client's white space between messages included."""
+        kept = len(self.request.body) - sum(map(len, self.request.raw_history))
+        return kept + sum(map(len, self.raw_items))
+
     def body(self) -> bytes:
         """What is forwarded: the client's own bytes when nothing is replaced."""
         if not self.surface.replaced:

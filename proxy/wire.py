@@ -2,7 +2,7 @@
 bytes of every other field and of every message kept stand in the new body as they were sent."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -159,19 +159,42 @@ def encode(value: Any) -> bytes:
 
 def join_messages(raw_messages: Sequence[bytes]) -> bytes:
     """The JSON list of messages whose bytes are given."""
-    return b"[" + b",".join(raw_messages) + b"]"
+    return b"".join([b"[", *_between(raw_messages), b"]"])
+
+
+def _between(raw: Iterable[bytes]) -> Iterator[bytes]:
+    """The items with commas between them, to be joined once: a join of `bytes` lets threads run."""
+    comma = b""
+    for item in raw:
+        yield comma
+        yield item
+        comma = b","
 
 
 def splice(fields: Mapping[str, bytes], changed: Mapping[str, bytes | None]) -> bytes:
     """The object with some fields replaced, added, or (None) left out; the others verbatim."""
-    merged: dict[str, bytes | None] = {**fields, **changed}
-    return (
-        b"{"
-        + b",".join(encode(key) + b":" + raw for key, raw in merged.items() if raw is not None)
-        + b"}"
-    )
+    return b"".join(_spliced(fields, changed))
+
+
+def _spliced(
+    fields: Mapping[str, bytes], changed: Mapping[str, bytes | Iterable[bytes] | None]
+) -> Iterator[bytes]:
+    """The pieces of the object; a changed field may itself be given in pieces."""
+    merged: dict[str, bytes | Iterable[bytes] | None] = {**fields, **changed}
+    opening = b"{"
+    for key, raw in merged.items():
+        if raw is None:
+            continue
+        yield opening + encode(key) + b":"
+        if isinstance(raw, bytes):
+            yield raw
+        else:
+            yield from raw
+        opening = b","
+    yield b"{}" if opening == b"{" else b"}"
 
 
 def with_messages(request: ChatRequest, raw_messages: Sequence[bytes]) -> bytes:
     """The request's body with other messages and nothing else changed."""
-    return splice(request.fields, {"messages": join_messages(raw_messages)})
+    listed = (b"[", *_between(raw_messages), b"]")
+    return b"".join(_spliced(request.fields, {"messages": listed}))

@@ -2,7 +2,8 @@
 history is recognised however a client serialises it, and nothing stored can be guessed."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,6 +18,7 @@ from proxy.core.messages import (
 from proxy.core.ranges import Pairing
 
 FINGERPRINT_BYTES = 16
+STEP_CHARS = 1 << 20
 
 # Query parameters that sign a URL and change at every request: S3, GCS, Azure SAS, CloudFront.
 _SIGNATURE_PARAMETERS = frozenset(
@@ -27,16 +29,38 @@ _SIGNATURE_PREFIXES = ("x-amz-", "x-goog-")
 _VOLATILE_PART_FIELDS = frozenset({"cache_control", "annotations", "id", "status", "detail"})
 
 
-def _hash(key: bytes, pieces: Iterable[bytes]) -> bytes:
+@dataclass(frozen=True, slots=True)
+class _Slice:
+    """The end of a long ASCII text, read where it lies: images are megabytes of it."""
+
+    text: str
+    start: int
+
+    def __len__(self) -> int:
+        return len(self.text) - self.start
+
+    def steps(self) -> Iterator[bytes]:
+        for at in range(self.start, len(self.text), STEP_CHARS):
+            yield self.text[at : at + STEP_CHARS].encode("ascii")
+
+
+def _hash(key: bytes, pieces: Iterable[bytes | _Slice]) -> bytes:
     state = blake2b(key=key[:64], digest_size=FINGERPRINT_BYTES)
     for piece in pieces:
         state.update(len(piece).to_bytes(8, "big"))
-        state.update(piece)
+        if isinstance(piece, bytes):
+            state.update(piece)
+        else:
+            for step in piece.steps():
+                state.update(step)
     return state.digest()
 
 
-def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")
+def _bytes(text: str, start: int = 0) -> bytes | _Slice:
+    """The text from `start` on as UTF-8; the fingerprint is the same in whatever form."""
+    if len(text) - start > STEP_CHARS and text.isascii():
+        return _Slice(text, start)
+    return text[start:].encode("utf-8", "surrogatepass")
 
 
 def unsigned_url(url: str) -> str:
@@ -63,14 +87,14 @@ def _image_url(part: Mapping[str, Any]) -> str | None:
     return image if isinstance(image, str) else None
 
 
-def _part_pieces(part: Any) -> tuple[bytes, bytes]:
+def _part_pieces(part: Any) -> tuple[bytes, bytes | _Slice]:
     text = part_text(part)
     if text is not None:
         return b"text", _bytes(text)
     if isinstance(part, Mapping):
         url = _image_url(part)
         if url is not None and url[:5].lower() == "data:":
-            return b"image", _bytes(url[url.find(",") + 1 :])
+            return b"image", _bytes(url, url.find(",") + 1)
         if url is not None:
             return b"image-url", _bytes(unsigned_url(url))
         part = {k: v for k, v in part.items() if k not in _VOLATILE_PART_FIELDS and v is not None}
@@ -83,7 +107,7 @@ def meaning(key: bytes, message: Message) -> bytes:
     Null and empty fields, cache markers, reasoning, annotations, ids and status are left out,
     because clients drop, add or move them between turns.
     """
-    pieces: list[bytes] = [_bytes(role_of(message))]
+    pieces: list[bytes | _Slice] = [_bytes(role_of(message))]
     name = message.get("name")
     if isinstance(name, str) and name:
         pieces += (b"name", _bytes(name))

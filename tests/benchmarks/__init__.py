@@ -1,0 +1,1 @@
+"""Measurements, run by hand; no test depends on how fast a machine is."""
