@@ -200,10 +200,14 @@ class Compactor:
             if self._watch.unstable(turn):
                 turn = turn.because(Reason.UNSTABLE_HISTORY)
                 return await self._digested(turn, aim) if policy.digest_allowed else turn
+            before = turn.generation
             result = await self._runs.summarise(turn, aim, policy.words, plan, allowance)
             turn = await self._surfaces.refresh(turn)
             if isinstance(result, RunFailed):
                 return turn.because(result.reason)
+            if turn.generation == before:
+                # Another worker's run failed, or ours lost its lease: a failure that is shared.
+                return turn.because(Reason.SUMMARY_FAILED)
             if isinstance(result, RunLanded):
                 self._watch.landed(turn, plan.end)
                 turn = replace(
