@@ -1,15 +1,8 @@
 """`tidegate serve` as a process: what it says, what it answers, how it ends."""
 
-import os
 import re
 import signal
 import socket
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -21,59 +14,10 @@ from proxy.cli import app
 from proxy.cli_serve import application, uvicorn_options
 from proxy.practice import create_practice_app
 from proxy.settings_sections import ServerSettings
+from tests.commands import STOP_SECONDS, running
 from tests.serving import serve, wait_until
 
-ROOT = Path(__file__).parent.parent
-START_SECONDS = 60
-STOP_SECONDS = 20
 CHAT = {"model": "practice", "messages": [{"role": "user", "content": "Which tide is it?"}]}
-
-
-@dataclass(frozen=True, slots=True)
-class Running:
-    """A started command, its base URL, and what it wrote so far."""
-
-    process: subprocess.Popen[bytes]
-    url: str
-    log: Path
-
-    def said(self) -> str:
-        return self.log.read_text(encoding="utf-8")
-
-    def stop(self, sent: signal.Signals = signal.SIGTERM) -> int:
-        self.process.send_signal(sent)
-        return self.process.wait(STOP_SECONDS)
-
-
-@contextmanager
-def running(folder: Path, *arguments: str, **variables: str) -> Iterator[Running]:
-    log = folder / "serve.log"
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-c", "from proxy.cli import main; main()", "serve", *arguments],
-            cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **variables},
-            stdout=out,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        deadline = time.monotonic() + START_SECONDS
-        while not (found := re.search(r"http://127\.0\.0\.1:\d+(?=/v1\n)", log.read_text())):
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.02)
-        wait_until(lambda: _healthy(found[0]), seconds=START_SECONDS)
-        yield Running(process, found[0], log)
-    finally:
-        process.kill()
-        process.wait(STOP_SECONDS)
-
-
-def _healthy(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/healthz", timeout=5).status_code == 200
-    except httpx.TransportError:
-        return False
 
 
 def _listens(url: str) -> bool:
@@ -85,7 +29,7 @@ def _listens(url: str) -> bool:
 def test_without_an_upstream_the_practice_provider_answers_and_the_start_says_so(
     tmp_path: Path, workers: int
 ) -> None:
-    with running(tmp_path, "--port", "0", "--workers", str(workers)) as command:
+    with running(tmp_path, f"tidegate serve --port 0 --workers {workers}") as command:
         for _ in range(4):
             answered = httpx.post(f"{command.url}/v1/chat/completions", json=CHAT, timeout=30)
             assert answered.status_code == 200
@@ -106,7 +50,9 @@ def test_it_says_which_upstream_without_its_secrets(tmp_path: Path) -> None:
     with (
         serve(create_practice_app()) as provider,
         running(
-            tmp_path, "--port", "0", TIDEGATE_UPSTREAM=f"{provider.url}/v1?key=swordfish"
+            tmp_path,
+            "tidegate serve --port 0",
+            TIDEGATE_UPSTREAM=f"{provider.url}/v1?key=swordfish",
         ) as command,
     ):
         answered = httpx.post(f"{command.url}/v1/chat/completions", json=CHAT, timeout=30)
@@ -120,7 +66,9 @@ def test_it_says_which_upstream_without_its_secrets(tmp_path: Path) -> None:
 def test_a_stream_under_way_is_finished_before_the_end(tmp_path: Path) -> None:
     with (
         serve(create_practice_app(chunk_delay_seconds=0.2)) as provider,
-        running(tmp_path, "--port", "0", TIDEGATE_UPSTREAM=f"{provider.url}/v1") as command,
+        running(
+            tmp_path, "tidegate serve --port 0", TIDEGATE_UPSTREAM=f"{provider.url}/v1"
+        ) as command,
     ):
         url = f"{command.url}/v1/chat/completions"
         with httpx.stream("POST", url, json={**CHAT, "stream": True}, timeout=30) as reply:
