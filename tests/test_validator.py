@@ -93,6 +93,13 @@ def test_one_id_in_every_turn_is_told_apart_by_place() -> None:
     assert violations(client, [FRAME, *turn[1:], *turn]) != []
 
 
+def test_of_equal_messages_either_may_be_the_one_that_was_kept() -> None:
+    client = [calls("x"), user(), calls("x"), result("x"), user("q")]
+    assert violations(client, [client[0], FRAME, client[4]]) == []
+    client[2] = calls("x", arguments="[]")
+    assert violations(client, [FRAME, client[2], client[4]]) != []
+
+
 def test_legacy_calls_are_held_to_the_same_rules() -> None:
     client = [user("x"), function_call("f"), function_result("f"), user("y")]
     assert violations(client, [FRAME, *client[1:]]) == []

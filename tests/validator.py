@@ -26,8 +26,14 @@ def violations(client: Sequence[Message], forwarded: Sequence[Message]) -> list[
       removing images or putting a frame in front of a user message;
     * what we add is a user message, and nothing goes without something of ours in its place.
     """
+    # Of messages that are equal word for word either may be the one that was kept.
+    last = _violations(client, forwarded, sign=1)
+    return min(last, _violations(client, forwarded, sign=-1), key=len) if last else []
+
+
+def _violations(client: Sequence[Message], forwarded: Sequence[Message], *, sign: int) -> list[str]:
     found: list[str] = []
-    places = _places(client, forwarded, found)
+    places = _places(client, forwarded, found, sign)
     found += _head(client, forwarded)
     found += _added(client, forwarded, places)
     found += _pairing(client, forwarded, places)
@@ -91,16 +97,17 @@ def _result(message: Message) -> Key | None:
 
 
 def _places(
-    client: Sequence[Message], forwarded: Sequence[Message], found: list[str]
+    client: Sequence[Message], forwarded: Sequence[Message], found: list[str], sign: int
 ) -> list[int | None]:
     """Which client message each forwarded one is; None for what we added.
 
-    Aligned from the end, because the tail is what is kept.
+    Aligned from the end, because the tail is what is kept; of places that are as good as another
+    the last is taken, or with a negative `sign` the first.
     """
     places: list[int | None] = [None] * len(forwarded)
     bound = len(client)
     for index in range(len(forwarded) - 1, -1, -1):
-        place = _place(client, forwarded, index, bound)
+        place = _place(client, forwarded, index, bound, sign)
         places[index] = place
         if place is not None:
             bound = place
@@ -110,16 +117,18 @@ def _places(
 
 
 def _place(
-    client: Sequence[Message], forwarded: Sequence[Message], index: int, bound: int
+    client: Sequence[Message], forwarded: Sequence[Message], index: int, bound: int, sign: int
 ) -> int | None:
-    """The place below `bound` where the most messages before this one agree too, then the last."""
+    """The place below `bound` where the most messages before this one agree too."""
     contiguous = index + 1 == len(forwarded) or (
         bound < len(client) and _stands_for(forwarded[index + 1], client[bound])
     )
     if contiguous and bound and _stands_for(forwarded[index], client[bound - 1]):
         return bound - 1
     candidates = [p for p in range(bound) if _stands_for(forwarded[index], client[p])]
-    return max(candidates, key=lambda p: (_run(client, forwarded, index, p), p), default=None)
+    return max(
+        candidates, key=lambda p: (_run(client, forwarded, index, p), sign * p), default=None
+    )
 
 
 def _run(client: Sequence[Message], forwarded: Sequence[Message], index: int, place: int) -> int:
