@@ -6,7 +6,7 @@ or after the end, does nothing. A reply that breaks off raises after the bytes t
 
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,6 +15,10 @@ from proxy.core.errors import ProviderBroke, ProviderError
 from proxy.tap import Tap
 
 logger = logging.getLogger(__name__)
+
+# A compressed reply is decoded for the tap up to here. No honest chat is longer; a few bytes that
+# stand for gigabytes would hold the event loop.
+MAX_TAPPED_BYTES = 64 << 20
 
 
 class ByteSource(Protocol):
@@ -52,21 +56,30 @@ class Reply:
         tap: Tap | None = None,
         decoded: bool = False,
     ) -> None:
-        """`decoder` undoes the content coding for the tap; `decoded`: for the client as well."""
+        """`decoder` undoes the content coding for the tap; `decoded`: the client cannot do it."""
         self.status = status
         self.headers = tuple(headers)
-        self.decoded = decoded
         self.local = False
         self.on_end: Callable[[ReplyEnd], None] | None = None
         self.tap = tap
         self._source = source
         self._decoder = decoder
+        self._tapped_bytes = 0
+        self._client_decoder: Decoder | None = None
+        self._pieces: Iterator[bytes] = iter(())
         self._held: deque[bytes] = deque()
         self._held_error: ProviderError | None = None
         self._at_end = False
         self._passed_bytes = 0
         self._closed = False
         self._end: ReplyEnd | None = None
+        if decoded:
+            self.decode_for_client()
+
+    @property
+    def decoded(self) -> bool:
+        """Whether `read` gives bytes without the content coding that the headers name."""
+        return self._client_decoder is not None
 
     @property
     def usage(self) -> Mapping[str, Any] | None:
@@ -96,16 +109,17 @@ class Reply:
         Raises:
             ProviderBroke: the reply broke off; all bytes that came were given before.
         """
-        if self._held:
-            chunk = self._held.popleft()
-        else:
-            pulled = await self._pull_or_raise()
-            if pulled is None:
+        while True:
+            piece = self._next_piece()
+            if piece is not None:
+                self._passed_bytes += len(piece)
+                return piece
+            chunk = self._held.popleft() if self._held else await self._pull_or_raise()
+            if chunk is None:
                 self._finish(completed=True, broke=None)
                 return None
-            chunk = pulled
-        self._passed_bytes += len(chunk)
-        return chunk
+            decoder = self._client_decoder
+            self._pieces = decoder.feed(chunk) if decoder is not None else iter((chunk,))
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """The bytes for the client, as `read` gives them."""
@@ -148,16 +162,7 @@ class Reply:
     def decode_for_client(self) -> None:
         """From here on `read` gives decoded bytes, those held included; nothing was read before."""
         named = b",".join(v for k, v in self.headers if k.lower() == b"content-encoding")
-        decoder = make_decoder(codings_of(named))
-        if self.decoded or decoder is None:
-            return
-        try:
-            held = [piece for chunk in self._held for piece in decoder.feed(chunk)]
-        except CodingError:
-            logger.warning("reply_coding_wrong status=%d", self.status)
-            return
-        self._held = deque(held)
-        self._decoder, self.decoded = decoder, True
+        self._client_decoder = self._client_decoder or make_decoder(codings_of(named))
 
     @property
     def held_bytes(self) -> int:
@@ -186,39 +191,46 @@ class Reply:
             raise
 
     async def _pull(self) -> bytes | None:
-        """The next bytes as the client gets them; None when the reply ended and is whole."""
-        while True:
-            try:
-                chunk = await anext(self._source)
-            except StopAsyncIteration:
-                self._at_end = True
-                await self._source.aclose()
-                self._judge_end()
-                return None
-            passing = self._through(chunk)
-            if passing:
-                return passing
+        """The next bytes as they came; None when the reply ended and is whole."""
+        try:
+            chunk = await anext(self._source)
+        except StopAsyncIteration:
+            self._at_end = True
+            await self._source.aclose()
+            self._judge_end()
+            return None
+        if self.tap is not None:
+            self._show(chunk, self.tap)
+        return chunk
 
-    def _through(self, chunk: bytes) -> bytes:
-        """Shows the chunk to the tap, and undoes its coding when the client cannot."""
+    def _show(self, chunk: bytes, tap: Tap) -> None:
+        """Shows the chunk's plain bytes to the tap, for as long as they can be read."""
         if self._decoder is None:
-            if self.tap is not None:
-                self.tap.feed(chunk)
-            return chunk
-        passing = bytearray()
+            tap.feed(chunk)
+            return
         try:
             for piece in self._decoder.feed(chunk):
-                if self.tap is not None:
-                    self.tap.feed(piece)
-                if self.decoded:
-                    passing += piece
+                tap.feed(piece)
+                self._tapped_bytes += len(piece)
+                if self._tapped_bytes > MAX_TAPPED_BYTES:
+                    logger.warning("reply_too_large_to_read status=%d", self.status)
+                    self.tap = None
+                    return
         except CodingError as exc:
             if self.decoded:
-                message = "The provider's reply is not in the content coding it names."
-                raise ProviderBroke(message) from exc
+                raise _not_that_coding() from exc
             logger.warning("reply_coding_wrong status=%d", self.status)
-            self._decoder, self.tap = None, None
-        return bytes(passing) if self.decoded else chunk
+            self.tap = None
+
+    def _next_piece(self) -> bytes | None:
+        """What is left of the last chunk: each piece is decoded when the client has taken those
+        before it, so that a small chunk never becomes a large one in memory."""
+        try:
+            return next(self._pieces, None)
+        except CodingError as exc:
+            broke = _not_that_coding()
+            self._finish(completed=False, broke=broke.message)
+            raise broke from exc
 
     def _judge_end(self) -> None:
         if self.tap is None:
@@ -240,6 +252,10 @@ class Reply:
         )
         if self.on_end is not None:
             self.on_end(self._end)
+
+
+def _not_that_coding() -> ProviderBroke:
+    return ProviderBroke("The provider's reply is not in the content coding it names.")
 
 
 class LocalSource:

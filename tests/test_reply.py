@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from proxy.codings import make_decoder
+from proxy.codings import PIECE_BYTES, make_decoder
 from proxy.core.errors import ProviderBroke
 from proxy.reply import Reply, ReplyEnd, local_reply
 from proxy.tap import BodyTap, EventTap
@@ -97,9 +97,7 @@ async def test_a_break_while_holding_is_raised_again_after_the_held_bytes() -> N
 async def test_usage_is_known_at_the_end() -> None:
     usage = {"prompt_tokens": 1}
     reply, _, ends = made(*stream_events("a", usage=usage), tap=EventTap())
-    seen = [reply.usage]
-    async for _ in reply.chunks():
-        seen.append(reply.usage)
+    seen = [reply.usage, *[reply.usage async for _ in reply.chunks()]]
     assert set(map(str, seen)) == {"None"}
     assert reply.usage == usage
     assert ends[0].usage == usage
@@ -124,16 +122,59 @@ async def test_a_stream_that_is_not_whole_breaks_at_its_end() -> None:
     assert source.closed
 
 
+def compressed(*chunks: bytes, **options: Any) -> tuple[Reply, list[ReplyEnd]]:
+    reply = Reply(200, [(b"Content-Encoding", b"gzip")], Source(chunks), **options)
+    ends: list[ReplyEnd] = []
+    reply.on_end = ends.append
+    return reply, ends
+
+
 @pytest.mark.parametrize("decoded", [True, False])
 async def test_the_tap_sees_plain_bytes_and_the_client_what_it_accepts(decoded: bool) -> None:
     plain = b'{"usage": {"prompt_tokens": 1}}'
     packed = gzipped(plain)
     pieces = [packed[i : i + 1] for i in range(len(packed))]
-    decoder = make_decoder(("gzip",))
-    reply, _, _ = made(*pieces, decoder=decoder, tap=BodyTap(), decoded=decoded)
+    reply, _ = compressed(*pieces, decoder=make_decoder(("gzip",)), tap=BodyTap(), decoded=decoded)
     got = b"".join([chunk async for chunk in reply.chunks()])
     assert got == (plain if decoded else packed)
     assert reply.usage == {"prompt_tokens": 1}
+
+
+async def test_what_was_held_compressed_can_still_be_decoded_for_the_client() -> None:
+    packed = gzipped(b"a" * 100)
+    reply, _ = compressed(packed[:30], packed[30:], decoder=make_decoder(("gzip",)), tap=BodyTap())
+    assert await reply.hold()
+    reply.decode_for_client()
+    assert reply.decoded
+    assert b"".join([chunk async for chunk in reply.chunks()]) == b"a" * 100
+
+
+async def test_a_bomb_reaches_a_client_that_cannot_decode_in_small_pieces() -> None:
+    size = 30 << 20
+    reply, ends = compressed(gzipped(bytes(size)), decoded=True)
+    largest = total = 0
+    async for piece in reply.chunks():
+        largest = max(largest, len(piece))
+        total += len(piece)
+    assert (total, ends[0].passed_bytes) == (size, size)
+    assert largest <= 2 * PIECE_BYTES
+
+
+async def test_a_bomb_is_read_up_to_a_bound_and_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.reply.MAX_TAPPED_BYTES", 1 << 20)
+    bomb = gzipped(bytes(30 << 20))
+    tap = BodyTap()
+    reply, ends = compressed(bomb, decoder=make_decoder(("gzip",)), tap=tap)
+    assert b"".join([chunk async for chunk in reply.chunks()]) == bomb
+    assert tap.kept_bytes <= (1 << 20) + PIECE_BYTES
+    assert ends[0].completed
+
+
+async def test_bytes_in_another_coding_break_a_reply_that_must_be_decoded() -> None:
+    reply, ends = compressed(b"not gzip", decoded=True)
+    with pytest.raises(ProviderBroke):
+        await reply.read()
+    assert ends[0].broke is not None
 
 
 async def test_whole_is_bounded() -> None:
