@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from proxy.core.fingerprints import chain, meaning
-from proxy.core.messages import Message, head_length, role_of
+from proxy.core.messages import Message, head_length, part_text, parts_of, role_of
 from proxy.core.ranges import Pairing, pair
 from proxy.core.replacements import Replacement, ReplacementKind
 
@@ -231,7 +231,8 @@ def replacement_sets(
             end = start + 1
         else:
             start, end = sorted(draw(st.sampled_from(cuts)) for _ in range(2))
-        if start == end:
+        words = [part_text(part) for part in parts_of(history[start])] if start < end else []
+        if start == end or (kind is ReplacementKind.PRUNE and words[:1] in ([], [None])):
             continue
         payload: JsonObject
         if kind is ReplacementKind.PRUNE:

@@ -117,7 +117,10 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class RangePlan:
-    """`history[0:end]` shall be replaced by a frame with `kept_words`, then the messages `kept`."""
+    """`history[start:end]` becomes a frame with `kept_words`, then the messages `kept`.
+
+    Only a region chosen by hand starts after 0.
+    """
 
     end: int
     end_fingerprint: bytes
@@ -127,12 +130,13 @@ class RangePlan:
     kept_words: KeptWords
     kept: tuple[int, ...]
     dropped_instructions: int
+    start: int = 0
 
 
 def verbatim_positions(
-    view: View, cut: int, cap_tokens: int
+    view: View, cut: int, cap_tokens: int, *, start: int = 0
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The positions below `cut` that follow the frame word for word, and those left out.
+    """The positions of `[start, cut)` that follow the frame word for word, and those left out.
 
     System and developer messages met in the range (identical ones once, the last; newest first up
     to the cap), and the newest real user message when the cut left it behind.
@@ -141,7 +145,7 @@ def verbatim_positions(
     left_out: list[int] = []
     seen: set[str] = set()
     spent = 0
-    for position in range(cut - 1, -1, -1):
+    for position in range(cut - 1, start - 1, -1):
         message = view.history[position]
         if role_of(message) not in HEAD_ROLES:
             continue
@@ -155,7 +159,7 @@ def verbatim_positions(
         else:
             left_out.append(position)
     newest = newest_user(view.history)
-    if newest is not None and newest < cut:
+    if newest is not None and start <= newest < cut:
         kept.append(newest)
     return tuple(sorted(kept)), tuple(sorted(left_out))
 
@@ -219,20 +223,39 @@ def plan_range(
     cut = retained_cut(units, retain, keep_messages=keep)
     if cut <= view.leading_end():
         return None
-    range_tokens = sum(unit.tokens for unit in units if unit.end <= cut)
+    return plan_region(view, aim, words, count, bounds=(0, cut))
+
+
+def plan_region(
+    view: View, aim: Aim, words: Words, count: Count, *, bounds: tuple[int, int]
+) -> RangePlan:
+    """How `history[start:end]` would be summarised; `bounds` cut neither units nor summaries."""
+    start, end = bounds
+    inside = [
+        (stretch, unit.tokens)
+        for stretch, unit in zip(view.surface.stretches, view.units(), strict=True)
+        if start <= stretch.start and stretch.end <= end
+    ]
+    range_tokens = sum(tokens for _, tokens in inside)
+    old = view.leading_end() if start == 0 else start
     new_tokens = sum(
-        unit.tokens for unit in units if view.leading_end() <= unit.start and unit.end <= cut
+        tokens
+        for stretch, tokens in inside
+        if stretch.start >= old and not (start > 0 and stretch.replaced)
     )
-    kept, dropped = verbatim_positions(view, cut, aim.share_tokens // 8)
+    kept, dropped = verbatim_positions(view, end, aim.share_tokens // 8, start=start)
     caps = (
         min(words.keep_first_tokens, max(aim.share_tokens, 0) // 16),
         min(words.keep_rules_tokens, max(aim.share_tokens, 0) // 16),
     )
-    kept_words = keep_words(view.history, cut, kept=kept, caps_tokens=caps, count=count)
+    kept_words = keep_words(
+        view.history, end, start=start, kept=kept, caps_tokens=caps, count=count
+    )
     cap = min(words.summary_max_tokens, aim.share_tokens // 6, range_tokens // 2)
     return RangePlan(
-        end=cut,
-        end_fingerprint=view.chain[cut - 1],
+        start=start,
+        end=end,
+        end_fingerprint=view.chain[end - 1],
         range_tokens=range_tokens,
         new_tokens=new_tokens,
         summary_cap_tokens=max(cap, MIN_SUMMARY_TOKENS),
@@ -249,8 +272,9 @@ def plan_prune(view: View, *, newest_too: bool) -> tuple[NewReplacement, ...]:
     for item in view.surface.items:
         if item.position is None or (item.position >= tail_start and not newest_too):
             continue
-        cuts = oversized_parts(item.message)
-        if cuts:
+        # Whether, by what shows; where, by what was sent: a placeholder is no text of the tool's.
+        cuts = oversized_parts(view.history[item.position])
+        if cuts and oversized_parts(item.message):
             new.append(edit(view, item.position, ReplacementKind.PRUNE, cuts_to_payload(cuts)))
     return tuple(new)
 
@@ -298,7 +322,9 @@ def with_summary(view: View, plan: RangePlan, words: Words, summary: str) -> New
     payload = summary_payload(
         summary, plan.kept_words, view.history, kept=plan.kept, merge=words.role_alternation
     )
-    return NewReplacement(ReplacementKind.SUMMARY, 0, plan.end, plan.end_fingerprint, payload)
+    return NewReplacement(
+        ReplacementKind.SUMMARY, plan.start, plan.end, plan.end_fingerprint, payload
+    )
 
 
 def with_digest(view: View, plan: RangePlan, words: Words, count: Count) -> NewReplacement:

@@ -327,11 +327,16 @@ def test_a_prune_takes_the_middle_and_is_not_planned_again() -> None:
 
 
 def test_a_result_that_lost_its_image_can_still_be_pruned() -> None:
-    history = [calls("a"), result("a", [{"type": "text", "text": LONG}, IMAGE]), assistant()]
+    """And the placeholder is not taken for a text of the tool's."""
+    texts = [{"type": "text", "text": LONG}, IMAGE, {"type": "text", "text": LONG}]
+    history = [calls("a"), result("a", texts), assistant()]
     view = view_of(history)
     gone = edit(view, 1, ReplacementKind.OFFLOAD, {"parts": [{"path": [1]}]})
-    after = view_of(history, stored(gone))
-    assert [new.start for new in plan_prune(after, newest_too=False)] == [1]
+    (new,) = plan_prune(view_of(history, stored(gone)), newest_too=False)
+    assert [cut["part"] for cut in new.payload["cuts"]] == [0, 2]
+    after = view_of(history, stored(gone), stored(new, 2))
+    assert "image was attached here" in after.surface.items[1].message["content"][1]["text"]
+    assert plan_prune(after, newest_too=False) == ()
 
 
 def test_what_a_summary_hides_is_not_pruned() -> None:
