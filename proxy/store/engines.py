@@ -13,7 +13,7 @@ from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import StaticPool
 
-BUSY_SECONDS = 5.0  # how long SQLite waits for another process's write transaction
+BUSY_SECONDS = 10.0  # SQLite wakes its waiting writers in no order: some wait long (measured: 4 s)
 CONNECT_SECONDS = 3.0  # a chat waits at most this long before it goes on without the store
 COMMAND_SECONDS = 10.0
 READ_CONNECTIONS = 4  # SQLite: threads that read beside the writer

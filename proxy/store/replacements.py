@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from proxy.core.errors import HistoryChanged, LeaseLost
 from proxy.core.replacements import NewReplacement, Replacement, ReplacementKind, Scope
 from proxy.store.database import AnyRow, Database
+from proxy.store.by_hand import note_revocation
 from proxy.store.leases import lease_is_ours
 from proxy.store.schema import DatabaseNow, replacements
 from proxy.store.store import Lease
@@ -189,6 +190,7 @@ class ReplacementRows:
             await connection.execute(
                 update(replacements).where(replacements.c.seq == row.seq).values(revoked=True)
             )
+            await note_revocation(self._database, connection, tenant, replacement_id)
             revoked = replace(_from_row(row), payload=json.loads(row.payload), revoked=True)
             return Scope(tenant, row.upstream, row.model), row.root, revoked
 

@@ -24,6 +24,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from proxy.store.by_hand import drop_revocations
 from proxy.store.database import AnyRow, Database
 from proxy.store.log import IN_LIST, LOG_LOCK, in_parts
 from proxy.store.reading import path_to
@@ -31,6 +32,7 @@ from proxy.store.replacements import ReplacementRows
 from proxy.store.schema import (
     DatabaseNow,
     Name,
+    answers,
     contents,
     conversations,
     events,
@@ -40,6 +42,7 @@ from proxy.store.schema import (
     leases,
     nodes,
     replacements,
+    scheduled,
     turns,
 )
 from proxy.store.store import Counts, Retention
@@ -92,6 +95,12 @@ _OLD_CONVERSATIONS = _oldest(
 _OLD_REPLACEMENTS = _oldest(
     replacements, replacements.c.used_at, old=replacements.c.used_at <= _CUTOFF
 ).returning(replacements.c.id)
+_OLD_ANSWERS = _oldest(answers, answers.c.used_at, old=answers.c.used_at <= _CUTOFF).returning(
+    answers.c.tenant
+)
+_OLD_SCHEDULED = _oldest(
+    scheduled, scheduled.c.made_at, old=scheduled.c.made_at <= _CUTOFF
+).returning(scheduled.c.tenant)
 # In the order of the log, so that no index by time is needed: events come in about that order.
 _FIRST_EVENTS = select(events.c.seq).order_by(events.c.seq).limit(_ROWS)
 _OLD_EVENTS = (
@@ -140,6 +149,11 @@ class Sweeper:
         gone = Counts()
         if retention.replacement_seconds is not None:
             ids = await self._in_steps(_OLD_REPLACEMENTS, now - retention.replacement_seconds)
+            await self._database.write(
+                lambda connection: drop_revocations(connection, [row.id for row in ids])
+            )
+            await self._in_steps(_OLD_ANSWERS, now - retention.replacement_seconds)
+            await self._in_steps(_OLD_SCHEDULED, now - retention.replacement_seconds)
             gone = plus(gone, Counts(replacements=len(ids)))
         if retention.log_seconds is not None:
             cutoff = now - retention.log_seconds
@@ -247,6 +261,9 @@ async def _forget(connection: AsyncConnection, tenant: str, id: str) -> Counts:
     await delete_its(turns, "fingerprint")
     event_sizes = await delete_its(events, "bytes")
     replacement_ids = await delete_its(replacements, "id")
+    await drop_revocations(connection, replacement_ids)
+    await delete_its(answers, "digest")
+    await delete_its(scheduled, "made_at")
     known = await connection.execute(
         delete(conversations).where(conversations.c.tenant == tenant, conversations.c.id == id)
     )

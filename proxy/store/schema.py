@@ -147,6 +147,41 @@ learned = Table(
     Column("expires_at", Double, nullable=False),
 )
 
+# When a replacement was revoked: the surface at every generation can be told from it.
+revocations = Table(
+    "revocations",
+    metadata,
+    Column("seq", Sequence, primary_key=True, autoincrement=True),
+    Column("tenant", Name, nullable=False),
+    Column("replacement", Text, nullable=False, unique=True),
+    Column("after_order", Sequence, nullable=False),
+    Column("made_at", Double, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+# Digests of what Tidegate itself said in a chat: such messages never reach a model.
+answers = Table(
+    "answers",
+    metadata,
+    Column("tenant", Name, primary_key=True),
+    Column("digest", LargeBinary, primary_key=True),
+    Column("conversation", Name, primary_key=True),
+    Column("used_at", Double, nullable=False),
+    Index("answers_by_conversation", "tenant", "conversation"),
+    Index("answers_by_use", "used_at"),
+    sqlite_with_rowid=False,
+)
+
+# Compactions asked for without a credential to pay for them: done on the tenant's next chat.
+scheduled = Table(
+    "scheduled",
+    metadata,
+    Column("tenant", Name, primary_key=True),
+    Column("conversation", Name, primary_key=True),
+    Column("options", Text, nullable=False),
+    Column("made_at", Double, nullable=False),
+)
+
 contents = Table(
     "contents",
     metadata,
@@ -266,6 +301,12 @@ async def m002_log(connection: AsyncConnection) -> None:
 async def m003_workers(connection: AsyncConnection) -> None:
     """What workers tell each other: the runs in flight, the limits that providers stated."""
     await _create(connection, in_flight, learned)
+
+
+@migration
+async def m004_by_hand(connection: AsyncConnection) -> None:
+    """Revocations in their order, our own chat answers, compactions to be done later."""
+    await _create(connection, revocations, answers, scheduled)
 
 
 async def migrate(connection: AsyncConnection) -> None:

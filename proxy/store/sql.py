@@ -1,5 +1,6 @@
 """The one store: SQLAlchemy Core over SQLite or PostgreSQL, put together from its parts."""
 
+from proxy.store.by_hand import ByHandRows
 from proxy.store.database import Database
 from proxy.store.facts import FactRows
 from proxy.store.leases import LeaseRows
@@ -11,7 +12,7 @@ from proxy.store.schema import migrate
 from proxy.store.store import Batch, Counts, Retention
 
 
-class SqlStore(ReplacementRows, LeaseRows, FactRows, LogReader):
+class SqlStore(ReplacementRows, LeaseRows, FactRows, ByHandRows, LogReader):
     """Everything that `Store` promises, for any number of workers on PostgreSQL."""
 
     def __init__(self, url: str, *, sole_process: bool = False) -> None:
@@ -23,6 +24,7 @@ class SqlStore(ReplacementRows, LeaseRows, FactRows, LogReader):
         database = Database(url, migrate, sole_process=sole_process)
         ReplacementRows.__init__(self, database)
         FactRows.__init__(self, database)
+        ByHandRows.__init__(self, database)
         self._writer = LogWriter(database, self.secret, self)
         self._sweeper = Sweeper(database, self)
         self.unlogged = self._writer.unlogged

@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from proxy.core.errors import InvalidRequest, StoreUnavailable
+from proxy.core.generations import Revocation
 from proxy.core.replacements import NewReplacement, Replacement, Scope
 
 LEASE_SECONDS = 30.0
@@ -242,6 +243,9 @@ class Store(Protocol):
     async def revoke(self, tenant: str, replacement_id: str) -> Replacement | None:
         """Take one out of use for ever; None when the tenant has none of that id."""
 
+    async def revocations(self, tenant: str, ids: Collection[str]) -> Mapping[str, Revocation]:
+        """When those among `ids` were revoked that were, by id."""
+
     async def touch(self, ids: Collection[str]) -> None:
         """Mark replacements as used now."""
 
@@ -281,6 +285,23 @@ class Store(Protocol):
         self, tenant: str, conversation: str, *, except_worker: str | None = None
     ) -> bool:
         """Whether any worker, that one left aside, has published a run of the conversation."""
+
+    # By hand
+
+    async def keep_answer(self, tenant: str, conversation: str, digest: bytes) -> None:
+        """Remember the digest of a message that Tidegate itself wrote."""
+
+    async def known_answers(self, tenant: str, digests: Collection[bytes]) -> frozenset[bytes]:
+        """Those of the digests that are of messages of ours. Counts as use."""
+
+    async def schedule(self, tenant: str, conversation: str, options: Mapping[str, Any]) -> None:
+        """Ask for a compaction on the next chat, in place of an earlier such request."""
+
+    async def is_scheduled(self, tenant: str, conversation: str) -> bool:
+        """Whether one is asked for; another worker's request may be known seconds later."""
+
+    async def take_scheduled(self, tenant: str, conversation: str) -> Mapping[str, Any] | None:
+        """The options of what was asked for, which is forgotten with it: only one worker gets it."""
 
     # Learned
 

@@ -16,7 +16,7 @@ OpenStore = Callable[[], SqlStore]
 def postgres() -> Iterator[Postgres]:
     server, directory = start_postgres()
     yield server
-    server.stop()
+    server.kill()
     shutil.rmtree(directory, ignore_errors=True)
 
 
@@ -26,7 +26,7 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/tidegate.db"
     postgres: Postgres = request.getfixturevalue("postgres")
-    return postgres.new_database()
+    return postgres.emptied_database()
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import tempfile
 import uuid
 import warnings
@@ -31,6 +32,12 @@ class Postgres:
         url: str = self._server.get_uri(database=name, driver="asyncpg")
         return url
 
+    def emptied_database(self) -> str:
+        """The URL of the one database that tests share, one after the other: a new one is slow."""
+        self._server.psql("DROP SCHEMA public CASCADE; CREATE SCHEMA public;")
+        url: str = self._server.get_uri(driver="asyncpg")
+        return url
+
     def psql(self, statement: str) -> str:
         """What psql prints."""
         answer: str = self._server.psql(statement)
@@ -42,6 +49,11 @@ class Postgres:
     def stop(self) -> None:
         """Cut every connection and stop."""
         self._server.stop()
+
+    def kill(self) -> None:
+        """Stop without writing anything more: nobody will start it again."""
+        self._server.get_postmaster_info().process.send_signal(signal.SIGQUIT)
+        self._server.get_postmaster_info().process.wait(30)
 
 
 def start_postgres() -> tuple[Postgres, Path]:
