@@ -17,16 +17,26 @@ from proxy.core.verdicts import (
     usage_of,
 )
 
-# Quotes inside JSON strings are escaped, so these match keys and never text.
-_INTERESTING = re.compile(
-    rb'"usage"\s*:\s*\{|"finish_reason"\s*:\s*"|"error|"errors"|\[DONE\]|(?:^|\n)event\s*:'
-)
+# Quotes inside JSON strings are escaped, so these match keys and never text. Each begins with a
+# literal, which is what makes searching for them fast; one pattern with alternatives is ten times
+# slower than the four searches.
 _USAGE = re.compile(rb'"usage"\s*:\s*\{')
 _FINISH = re.compile(rb'"finish_reason"\s*:\s*"')
 _ERROR = re.compile(rb'"error')
 
 # A JSON reply is kept to be read at its end; beyond this its usage stays unread.
 MAX_KEPT_BODY_BYTES = 4 << 20
+
+
+def _names_anything(piece: bytes) -> bool:
+    """Whether whole events name anything that is read. A false alarm costs a parse, no more."""
+    return (
+        b"[DONE]" in piece
+        or b"event:" in piece
+        or b'"error' in piece
+        or _FINISH.search(piece) is not None
+        or _USAGE.search(piece) is not None
+    )
 
 
 class Tap(Protocol):
@@ -72,7 +82,7 @@ class EventTap:
             and self._parser.between_events
             and piece.endswith(b"\n\n")
             and b"\r" not in piece
-            and not _INTERESTING.search(piece)
+            and not _names_anything(piece)
         ):
             return
         for event in self._parser.feed(piece):
