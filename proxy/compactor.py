@@ -23,15 +23,29 @@ from proxy.core.compaction import (
     with_digest,
 )
 from proxy.core.errors import HistoryChanged, StoreUnavailable
-from proxy.core.offloading import offload_after_refusal, offload_for_tokens, offloads
+from proxy.core.offloading import (
+    offload_after_refusal,
+    offload_for_summary,
+    offload_for_tokens,
+    offloads,
+)
 from proxy.core.overflow import Refusal
 from proxy.core.pruning import shrink_to
 from proxy.core.replacements import NewReplacement, Replacement, ReplacementKind
 from proxy.core.surface import RANGE_KINDS, planned_ids
 from proxy.events import EventLog
 from proxy.history_watch import HistoryWatch
+from proxy.image_memory import remember_refusal
 from proxy.meter import Meter
-from proxy.range_runs import Allowance, RangeRuns, RunFailed, RunLanded
+from proxy.range_runs import (
+    Allowance,
+    RangeRuns,
+    RunChanged,
+    RunFailed,
+    RunImagesRefused,
+    RunLanded,
+    RunResult,
+)
 from proxy.store.store import Store
 from proxy.surfaces import Surfaces
 from proxy.turn import Turn
@@ -61,6 +75,8 @@ class Compactor:
             return turn
         aim = pressure_aim(turn.budget, turn.priced)
         if _envelope_too_large(turn, aim):
+            turn = await self._offloaded_if_enough(turn, aim)
+        if _envelope_too_large(turn, aim):
             return turn.because(Reason.ENVELOPE_TOO_LARGE)
         turn = await self._pruned_if_enough(turn, aim)
         turn = await self._offloaded_if_enough(turn, aim)
@@ -77,6 +93,8 @@ class Compactor:
         turn = await self._settled(turn)
         aim = overflow_aim(turn.budget, turn.priced, refusal, refused_tokens)
         if _envelope_too_large(turn, aim):
+            turn = await self._offloaded_if_enough(turn, aim)
+        if _envelope_too_large(turn, aim):
             return turn.because(Reason.ENVELOPE_TOO_LARGE)
         turn = await self._pruned(turn, aim)
         turn = await self._offloaded_if_enough(turn, aim)
@@ -89,14 +107,21 @@ class Compactor:
 
     async def without_images(self, turn: Turn) -> Turn:
         """Offload every image, for a model that is known to take none."""
-        new = offloads(turn.priced, self._surfaces.images(turn))
-        return (await self.committed(turn, new)).did("offload") if new else turn
+        images = self._surfaces.images(turn)
+        if not images:
+            return turn
+        turn = await self._surfaces.price(turn)
+        return await self._offloaded(turn, offloads(turn.priced, images))
 
     async def offload(self, turn: Turn, refusal: Refusal) -> Turn:
         """Offload images after a refusal that their number, size or presence caused."""
+        await remember_refusal(self._store, turn.scope, refusal)
         new = offload_after_refusal(
             turn.priced, self._surfaces.images(turn), refusal, body_bytes=turn.body_bytes
         )
+        return await self._offloaded(turn, new)
+
+    async def _offloaded(self, turn: Turn, new: Sequence[NewReplacement]) -> Turn:
         return (await self.committed(turn, new)).did("offload") if new else turn
 
     async def _adopted(self, turn: Turn) -> Turn:
@@ -177,13 +202,14 @@ class Compactor:
         return turn
 
     async def _offloaded_if_enough(self, turn: Turn, aim: Aim) -> Turn:
-        """Offload the oldest images when they are what is over."""
+        """Offload the oldest images when they are what is over: when their going is enough."""
         target = aim.trigger_tokens or 0
         if turn.priced.total_tokens < target:
             return turn
         images = self._surfaces.images(turn)
-        new = offload_for_tokens(turn.priced, images, target * 90 // 100)
-        return (await self.committed(turn, new)).did("offload") if new else turn
+        return await self._offloaded(
+            turn, offload_for_tokens(turn.priced, images, target * 90 // 100)
+        )
 
     async def _summarised(self, turn: Turn, aim: Aim, allowance: Allowance) -> Turn:
         """At most 1 + retries summaries, the second with R = 0 and only after a landed first."""
@@ -201,8 +227,9 @@ class Compactor:
                 turn = turn.because(Reason.UNSTABLE_HISTORY)
                 return await self._digested(turn, aim) if policy.digest_allowed else turn
             before = turn.generation
-            result = await self._runs.summarise(turn, aim, policy.words, plan, allowance)
-            turn = await self._surfaces.refresh(turn)
+            turn, plan, result = await self._run(
+                turn, aim, plan, allowance, tail_tokens=0 if attempt else None
+            )
             if isinstance(result, RunFailed):
                 return turn.because(result.reason)
             if turn.generation == before:
@@ -217,10 +244,50 @@ class Compactor:
                 return turn
         return turn
 
+    async def _run(
+        self,
+        turn: Turn,
+        aim: Aim,
+        plan: RangePlan,
+        allowance: Allowance,
+        *,
+        tail_tokens: int | None,
+    ) -> tuple[Turn, RangePlan, RunResult]:
+        """One summary of the range, asked again without the images that a call was refused for."""
+        words = turn.rules.compaction.words
+        while True:
+            result = await self._runs.summarise(turn, aim, words, plan, allowance)
+            if not isinstance(result, RunImagesRefused):
+                return await self._surfaces.refresh(turn), plan, result
+            # Planned on the surface that was refused: whoever shares the run offloads only once.
+            before, turn = turn, await self._without_images_of(turn, plan.end, result)
+            if aim.cause is not Cause.MANUAL and enough(aim, turn.priced.total_tokens):
+                return turn, plan, RunChanged()
+            again = await self._planned(turn, aim, tail_tokens)
+            changed = turn.surface.visible != before.surface.visible
+            if again is None or not changed or not allowance.left:
+                return turn, plan, RunFailed(Reason.SUMMARY_FAILED)
+            plan = again
+
+    async def _without_images_of(self, turn: Turn, end: int, refused: RunImagesRefused) -> Turn:
+        """Offload those images of a range that the refusal of its summary call asks for."""
+        await remember_refusal(self._store, turn.scope, refused.refusal)
+        new = offload_for_summary(
+            turn.priced,
+            self._surfaces.images(turn),
+            refused.refusal,
+            end=end,
+            body_bytes=refused.body_bytes,
+        )
+        return await self._offloaded(turn, new)
+
     async def _last_resort(self, turn: Turn, aim: Aim) -> Turn:
-        """A digest, made without a model, then the newest oversized tool results cut to fit."""
+        """A digest, made without a model; then images of what is kept, where their going is enough;
+        then the newest oversized tool results cut to fit."""
         if turn.rules.compaction.digest_allowed:
             turn = await self._digested(turn, aim)
+        if over_limit(aim, turn.priced):
+            turn = await self._offloaded_if_enough(turn, aim)
         target = min(t for t in (aim.limit_tokens, aim.trigger_tokens) if t is not None)
         for position in shrink_candidates(turn.priced):
             over_tokens = turn.priced.total_tokens - target

@@ -84,7 +84,7 @@ class Pipeline:
         turn = await self._surfaces.open(request, caller, rules)
         turn = await self._conversations.named(turn)
         if rules.takes_no_images:
-            turn = await self._compactor.without_images(await self._surfaces.price(turn))
+            turn = await self._compactor.without_images(turn)
         turn = await self._weighed(turn, rules)
         return await self._relieved(turn, rules, allowance, own_work)
 
@@ -184,7 +184,6 @@ class Pipeline:
         try:
             priced = await self._surfaces.price(turn)
             if step is Step.OFFLOAD:
-                await self._rulebook.refused_images(priced.scope, refusal)
                 return await self._compactor.offload(priced, refusal)
             if await self._rulebook.overflowed(priced, refusal, self._surfaces):
                 priced = priced.because(Reason.WINDOW_STATED)

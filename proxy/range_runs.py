@@ -16,6 +16,7 @@ from proxy.core.compaction import (
     with_summary,
 )
 from proxy.core.errors import HistoryChanged, LeaseLost, StoreUnavailable
+from proxy.core.overflow import Refusal
 from proxy.core.replacements import NewReplacement, Replacement
 from proxy.core.summary_tasks import SummaryOutcome
 from proxy.core.surface import planned_ids
@@ -67,7 +68,16 @@ class RunFailed:
     failed_calls: int = 0
 
 
-RunResult = RunLanded | RunChanged | RunFailed
+@dataclass(frozen=True, slots=True)
+class RunImagesRefused:
+    """The call was refused for the range's images; without them it may be made again."""
+
+    refusal: Refusal
+    body_bytes: int
+    failed_calls: int
+
+
+RunResult = RunLanded | RunChanged | RunFailed | RunImagesRefused
 
 
 class RangeRuns:
@@ -177,6 +187,10 @@ class RangeRuns:
             outcome = await self._jobs.summarise(turn, plan, failures_left)
             renewing.cancel()
         self._events.summarised(turn, outcome)
+        refused = outcome.images_refused
+        if refused is not None and refused.refusal is not None:
+            result = RunImagesRefused(refused.refusal, refused.body_bytes, outcome.failed_calls)
+            return result, outcome.error
         if outcome.text is None:
             if outcome.worth_remembering:
                 await self._remember(turn, aim, words, plan)

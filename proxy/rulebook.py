@@ -8,10 +8,11 @@ import msgspec
 from cachetools import LRUCache
 
 from proxy.anchor_book import AnchorBook
-from proxy.core.errors import StoreUnavailable, TidegateError
+from proxy.core.errors import TidegateError
 from proxy.core.limits import StatedLimit
 from proxy.core.overflow import Refusal
 from proxy.core.replacements import Scope
+from proxy.image_memory import takes_no_images
 from proxy.listing_book import FetchJson
 from proxy.model_rules import CompactionPolicy, ModelRules
 from proxy.provider import Provider
@@ -19,12 +20,11 @@ from proxy.relay import Caller, listing_request
 from proxy.store.store import Store
 from proxy.surfaces import Surfaces
 from proxy.turn import Turn
-from proxy.windows import LEARNED_SECONDS, Windows
+from proxy.windows import Windows
 from proxy.wire import ChatRequest
 
 log = logging.getLogger(__name__)
 
-NO_IMAGES = "no_images"
 MODELS_WARNED = 4096
 MAX_LISTING_BYTES = 16 * 1024 * 1024
 
@@ -94,22 +94,10 @@ class Rulebook:
         lesson = await self._windows.learn(turn.scope, stated)
         return lesson is not None and lesson.new
 
-    async def refused_images(self, scope: Scope, refusal: Refusal) -> None:
-        """Remember for a day that a model takes no images at all."""
-        if not refusal.takes_no_images:
-            return
-        try:
-            await self._store.learn(scope, NO_IMAGES, True, ttl_seconds=LEARNED_SECONDS)
-        except StoreUnavailable:
-            log.warning("not remembered that the model takes no images model=%s", scope.model)
-
     async def _takes_no_images(self, scope: Scope, request: ChatRequest) -> bool:
         if not any(isinstance(m.get("content"), list) for m in request.messages):
             return False
-        try:
-            return NO_IMAGES in await self._store.learned(scope)
-        except StoreUnavailable:
-            return False
+        return await takes_no_images(self._store, scope)
 
     def _fetcher(self, caller: Caller) -> FetchJson:
         """Asks the upstream as this caller; any failure is an answer of nothing."""

@@ -116,6 +116,7 @@ class _Run:
         self.deadline = owner.clock() + task.timeout_seconds
         self.reason = Reason.SUMMARY_FAILED
         self.window: int | None = None  # of the candidate being asked, as learned meanwhile
+        self.images_refused: CallRecord | None = None
 
     async def through_chain(self) -> SummaryOutcome:
         """The outcome of the first candidate that gives a text, else of the last failure."""
@@ -126,7 +127,9 @@ class _Run:
                     return outcome
         except _GiveUp:
             pass
-        return SummaryOutcome(None, self.reason, tuple(self.calls))
+        return SummaryOutcome(
+            None, self.reason, tuple(self.calls), images_refused=self.images_refused
+        )
 
     async def _candidate(self, candidate: Candidate) -> SummaryOutcome | None:
         self.window = candidate.context_window
@@ -243,6 +246,10 @@ class _Run:
                     cap=cap.tokens,
                 )
                 raise _NextMode if draft.mode is SummaryMode.REPLAY else _SmallerParts
+            is_replay = draft.mode is SummaryMode.REPLAY
+            if is_replay and self.task.has_images and refusal is not None and refusal.about_images:
+                self.images_refused = record
+                raise _GiveUp
             room = room_within(self.window)
             most = cap.tokens * 4 if room is None else room - draft.prompt_tokens
             change = change_after(verdict, reply, refusal, cap, most_tokens=most)
@@ -315,6 +322,7 @@ class _Run:
             seconds=self.owner.clock() - started,
             status=None if reply is None else reply.status,
             failure=failure,
+            body_bytes=len(call.body),
         )
         if reply is None:
             self._record(record)

@@ -7,8 +7,10 @@ from dataclasses import replace
 from proxy.anchor_book import AnchorBook
 from proxy.core.anchors import scaled
 from proxy.core.compaction import RangePlan, earlier_summary, told_from
+from proxy.core.images import image_parts
 from proxy.core.limits import StatedLimit
-from proxy.core.messages import Message
+from proxy.core.messages import Message, role_of
+from proxy.core.offloading import IMAGE_ROLES
 from proxy.core.replacements import Scope
 from proxy.core.summary_tasks import (
     CallRecord,
@@ -18,6 +20,7 @@ from proxy.core.summary_tasks import (
     SummaryReply,
     SummaryTask,
 )
+from proxy.core.surface import Item
 from proxy.meter import Meter
 from proxy.provider import Provider
 from proxy.relay import Upstream, own_request
@@ -111,6 +114,7 @@ class SummaryJobs:
             earlier_summary=earlier_summary(view) or None,
             mode=policy.summary_mode,
             role_alternation=policy.words.role_alternation,
+            has_images=any(_can_lose_images(item) for item in view.surface.items[:last]),
         )
 
     def _candidates(self, turn: Turn) -> Sequence[Candidate]:
@@ -137,6 +141,13 @@ class SummaryJobs:
     def _counter(self, scope: Scope) -> Callable[[str], int]:
         ratio = self._anchors.ratio(scope)
         return lambda text: scaled(self._meter.count_text(text, scope.model), ratio)
+
+
+def _can_lose_images(item: Item) -> bool:
+    message = item.message
+    return (
+        item.position is not None and role_of(message) in IMAGE_ROLES and bool(image_parts(message))
+    )
 
 
 def told_messages(turn: Turn, end: int) -> tuple[Message, ...]:

@@ -17,7 +17,7 @@ from proxy.core.fingerprints import meaning
 from proxy.core.image_prices import price_image
 from proxy.core.images import ImagePart, image_parts
 from proxy.core.messages import Message, role_of
-from proxy.core.offloading import SurfaceImage
+from proxy.core.offloading import IMAGE_ROLES, SurfaceImage
 from proxy.core.ranges import pair
 from proxy.core.replacements import Replacement, Scope
 from proxy.core.surface import Surface, fold, matching
@@ -33,7 +33,6 @@ from proxy.wire import ChatRequest
 log = logging.getLogger(__name__)
 
 MEANINGS_REMEMBERED = 65_536
-IMAGE_ROLES = frozenset({"user", "tool", "function"})
 
 
 class Surfaces:

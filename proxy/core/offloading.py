@@ -10,6 +10,9 @@ from proxy.core.images import offload_count, offload_for_bytes
 from proxy.core.overflow import Refusal, RefusalKind
 from proxy.core.replacements import NewReplacement, ReplacementKind
 
+IMAGE_ROLES = frozenset({"user", "tool", "function"})
+"""Whose images are offloaded: an assistant's are its own words."""
+
 
 @dataclass(frozen=True, slots=True)
 class SurfaceImage:
@@ -63,6 +66,23 @@ def offload_for_tokens(
         chosen.append(image)
         excess -= image.tokens
     return offloads(view, chosen) if chosen and excess <= 0 else ()
+
+
+def offload_for_summary(
+    view: View, images: Sequence[SurfaceImage], refusal: Refusal, *, end: int, body_bytes: int
+) -> tuple[NewReplacement, ...]:
+    """What the refusal of a summary call of `history[:end]` asks to offload.
+
+    As after any refusal, but of the range alone, and all its images where no number is stated: they
+    are about to leave with the range, and few calls may be lost. A model that takes no images
+    loses those after the range too.
+    """
+    inside = [image for image in images if image.position < end]
+    if not inside or refusal.takes_no_images:
+        return offloads(view, images) if inside else ()
+    if refusal.image_limit is None and refusal.limit_bytes is None:
+        return offloads(view, inside)
+    return offload_after_refusal(view, inside, refusal, body_bytes=body_bytes)
 
 
 def offload_after_refusal(

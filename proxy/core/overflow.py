@@ -57,6 +57,11 @@ class Refusal:
     actual_bytes: int | None = None
     sign: str = ""
 
+    @property
+    def about_images(self) -> bool:
+        """Whether a request that holds images may pass without some of them."""
+        return self.kind in (RefusalKind.IMAGE_BUDGET, RefusalKind.PAYLOAD_TOO_LARGE)
+
 
 _OTHER = Refusal(RefusalKind.OTHER)
 

@@ -46,10 +46,7 @@ def next_step(
         return Step.RELAY
     if refusal.kind is RefusalKind.CONTEXT_OVERFLOW:
         return Step.COMPACT if replays.context < max_context_replays else Step.RELAY
-    about_images = refusal.kind is RefusalKind.IMAGE_BUDGET or (
-        refusal.kind is RefusalKind.PAYLOAD_TOO_LARGE and images > 0
-    )
-    if about_images and images > 0 and replays.image < MAX_IMAGE_REPLAYS:
+    if refusal.about_images and images > 0 and replays.image < MAX_IMAGE_REPLAYS:
         return Step.OFFLOAD
     return Step.RELAY
 

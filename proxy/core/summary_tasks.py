@@ -54,7 +54,8 @@ class SummaryTask:
     For a replay: `raw_messages` are the head and the range exactly as last sent, `fields` the raw
     top-level fields of the client's request, `replay_tokens` the price of head, tools and range.
     For a transcript: `messages` are the range without an earlier frame, whose summary's text is
-    `earlier_summary`. `range_tokens` is what the summary must cost less than.
+    `earlier_summary`. `range_tokens` is what the summary must cost less than. `has_images`: the
+    range holds images that could be offloaded.
     """
 
     tenant: str
@@ -70,6 +71,7 @@ class SummaryTask:
     earlier_summary: str | None = field(default=None, repr=False)
     mode: SummaryMode = SummaryMode.AUTO
     role_alternation: bool = False
+    has_images: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +112,16 @@ class CallRecord:
     reported_prompt_tokens: int | None = None
     completion_tokens: int | None = None
     refusal: Refusal | None = None
+    body_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class SummaryOutcome:
-    """A text, or the reason why there is none, and the calls that it took."""
+    """A text, or the reason why there is none, and the calls that it took.
+
+    `images_refused` is the call that failed for the range's images: without them, or some of them,
+    it may be made again.
+    """
 
     text: str | None = field(repr=False)
     reason: Reason | None
@@ -122,6 +129,7 @@ class SummaryOutcome:
     candidate: Candidate | None = None
     mode: SummaryMode | None = None
     was_cut: bool = False
+    images_refused: CallRecord | None = None
 
     @property
     def completion_tokens(self) -> int:
