@@ -41,6 +41,11 @@ def why_not(view: View, aim: Aim, words: Words, plan: RangePlan | None) -> Reaso
     return None
 
 
+def revoked_end(applied: Sequence[Replacement]) -> int:
+    """Up to where summaries were revoked: such a range is not replaced again until it grew."""
+    return max((r.end for r in applied if r.revoked and r.kind in RANGE_KINDS), default=0)
+
+
 def latest_backoff(applied: Sequence[Replacement]) -> Replacement | None:
     """The newest backoff that no effective compaction has followed."""
     deciding = (r for r in applied if r.kind is ReplacementKind.BACKOFF or r.kind in RANGE_KINDS)

@@ -104,11 +104,12 @@ def keep_words(
     history: Sequence[Message],
     end: int,
     *,
+    start: int = 0,
     kept: Collection[int],
     caps_tokens: tuple[int, int],
     count: Callable[[str], int],
 ) -> KeptWords:
-    """What a frame for `history[:end]` repeats: the first user message and the standing rules.
+    """What a frame for `history[start:end]` repeats of it: the first user message, the rules.
 
     `kept` are the positions that follow the frame word for word; nothing of them is repeated.
     `caps_tokens` is one cap for the first message and one for the rules.
@@ -116,11 +117,11 @@ def keep_words(
     first_cap, rules_cap = caps_tokens
     first = _first_user(history, end)
     ref: dict[str, int] | None = None
-    if first is not None and first not in kept:
+    if first is not None and first >= start and first not in kept:
         words = first_words(history[first], cap_tokens=first_cap, count=count)
         if words["head"] or words["tail"]:
             ref = {"position": first, **words}
-    lines = find_rules(history, [p for p in range(end) if p not in kept])
+    lines = find_rules(history, [p for p in range(start, end) if p not in kept])
     refs = [line for line in lines if ref is None or not _repeats(history, line, ref)]
     rules, left_out = choose_rules(refs, history, cap_tokens=rules_cap, count=count)
     return KeptWords(ref, rules, left_out)

@@ -16,8 +16,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from proxy.core.errors import HistoryChanged, LeaseLost
 from proxy.core.replacements import NewReplacement, Replacement, ReplacementKind, Scope
-from proxy.store.database import AnyRow, Database
 from proxy.store.by_hand import note_revocation
+from proxy.store.database import AnyRow, Database
 from proxy.store.leases import lease_is_ours
 from proxy.store.schema import DatabaseNow, replacements
 from proxy.store.store import Lease

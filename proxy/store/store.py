@@ -301,7 +301,7 @@ class Store(Protocol):
         """Whether one is asked for; another worker's request may be known seconds later."""
 
     async def take_scheduled(self, tenant: str, conversation: str) -> Mapping[str, Any] | None:
-        """The options of what was asked for, which is forgotten with it: only one worker gets it."""
+        """The options of what was asked for, forgotten with it: only one worker gets them."""
 
     # Learned
 
