@@ -137,12 +137,15 @@ def uvicorn_options(server: "ServerSettings") -> dict[str, Any]:
 
 
 def configure_logging(level: str) -> None:
-    """Log lines of time, severity, logger and key=value fields, on standard error."""
+    """Log lines of time, severity, logger, request id and key=value fields, on standard error."""
     import logging
 
-    logging.basicConfig(
-        level=level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s"
-    )
+    from proxy.request_ids import LOG_FORMAT, BrokenReplyFilter, RequestIdFilter
+
+    handler = logging.StreamHandler()
+    handler.addFilter(RequestIdFilter())
+    logging.basicConfig(level=level.upper(), format=LOG_FORMAT, handlers=[handler])
+    logging.getLogger("uvicorn.error").addFilter(BrokenReplyFilter())
 
 
 def application() -> "ASGIApp":

@@ -59,6 +59,8 @@ _ACCOUNT_HEADERS = CREDENTIAL_HEADERS | {b"openai-organization", b"openai-projec
 
 MAX_TARGET_BYTES = 16 * 1024
 _NOT_IN_TARGET = re.compile(rb"[\x00-\x20\x7f#]")
+# Any POST to such a path is a chat; Azure's deployments and other prefixes are part of the address.
+CHAT_PATH_ENDING = b"/chat/completions"
 _VERSION_SEGMENT = re.compile(rb"v\d+[a-z0-9]*", re.IGNORECASE)
 
 
@@ -238,7 +240,9 @@ def own_request(
     path, query = b"/v1/chat/completions", b""
     if caller is not None and caller.upstream == upstream:
         headers = [item for item in caller.headers if item[0].lower() in _ACCOUNT_HEADERS]
-        path, query = caller.path, caller.query
+        query = caller.query
+        if caller.path.endswith(CHAT_PATH_ENDING):
+            path = caller.path
     headers.append((b"content-type", b"application/json"))
     headers.append((b"accept-encoding", b"identity"))
     plain = Caller(

@@ -21,6 +21,7 @@ from proxy.outcome import Outcome
 from proxy.own_work import OwnWork
 from proxy.provider import Provider
 from proxy.relay import (
+    CHAT_PATH_ENDING,
     Caller,
     RelayRules,
     Upstream,
@@ -33,8 +34,6 @@ from proxy.relay_response import RelayResponse, send_error_event
 from proxy.wire import ChatRequest, read_chat
 
 logger = logging.getLogger(__name__)
-
-CHAT_PATH_ENDING = b"/chat/completions"
 
 # A body up to this size is received whole before it is sent on, so that it can be sent again when a
 # pooled connection turns out to be closed. Larger ones stream through.
