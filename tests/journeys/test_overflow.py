@@ -17,13 +17,11 @@ from tests.journeys.refusing_provider import (
     as_gzip,
     as_gzip_event,
     as_input_limit,
-    finished,
-    finished_stream,
     in_200,
     in_gzip_200,
     in_words,
 )
-from tests.proxied import Walk, result, calling, system, talk, text_of_tokens, user, walking
+from tests.proxied import talk, text_of_tokens, user, walking
 
 # Tidegate believes in a window that the provider does not have.
 BELIEVED, TRUE = 200_000, 4000
@@ -154,148 +152,128 @@ def test_a_compressed_401_passes_readable() -> None:
         assert len(provider.chats) == 1
 
 
-REPORTED = [
-    (
+def openai(message: str, **more: Any) -> Any:
+    error = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
+    return {"error": {**error, **more}}
+
+
+def vllm(message: str) -> Any:
+    return {"object": "error", "message": message, "type": "BadRequestError", "code": 400}
+
+
+IN_MESSAGES = (
+    "This model's maximum context length is $W tokens. However, you requested $T tokens"
+    " ($P in the messages, 32 in the completion)."
+    " Please reduce the length of the messages or completion."
+)
+IN_WORDS = {
+    "llama.cpp": (
         400,
         {
             "error": {
                 "code": 400,
-                "message": "request ($P tokens) exceeds the available context size ($W tokens), try increasing it",
+                "message": "request ($P tokens) exceeds the available context size ($W tokens),"
+                " try increasing it",
                 "type": "exceed_context_size_error",
-                "n_prompt_tokens": 33056,
+                "n_prompt_tokens": 4355,
                 "n_ctx": 4000,
             }
         },
     ),
-    (
+    "vllm": (400, vllm(IN_MESSAGES)),
+    "vllm decoder": (
         400,
-        {
-            "object": "error",
-            "message": "This model's maximum context length is $W tokens. However, you requested $T tokens ($P in the messages, 32 in the completion). Please reduce the length of the messages or completion.",
-            "type": "BadRequestError",
-            "param": None,
-            "code": 400,
-        },
+        vllm(
+            "The decoder prompt (length $P) is longer than the maximum model length of $W. Make"
+            " sure that `max_model_len` is no smaller than the number of text tokens."
+        ),
     ),
-    (
+    "vllm input": (
         400,
-        {
-            "object": "error",
-            "message": "The decoder prompt (length $P) is longer than the maximum model length of $W. Make sure that `max_model_len` is no smaller than the number of text tokens.",
-            "type": "BadRequestError",
-            "code": 400,
-        },
+        vllm(
+            "This model's maximum context length is $W tokens. However, your request has $P input"
+            " tokens. Please reduce the length of the input messages. None"
+        ),
     ),
-    (
+    "openai, azure": (
         400,
-        {
-            "error": {
-                "message": "This model's maximum context length is $W tokens. However, your request has $P input tokens. Please reduce the length of the input messages. None",
-                "type": "BadRequestError",
-                "param": None,
-                "code": 400,
-            }
-        },
+        openai(
+            "This model's maximum context length is $W tokens. However, your messages resulted in"
+            " $P tokens. Please reduce the length of the messages.",
+            code="context_length_exceeded",
+        ),
     ),
-    (
+    "openai input": (
         400,
-        {
-            "error": {
-                "message": "This model's maximum context length is $W tokens. However, your messages resulted in $P tokens. Please reduce the length of the messages.",
-                "type": "invalid_request_error",
-                "param": "messages",
-                "code": "context_length_exceeded",
-            }
-        },
+        openai(
+            "Input tokens exceed the configured limit of $W tokens. Your messages resulted in $P"
+            " tokens. Please reduce the length of the messages.",
+            code="context_length_exceeded",
+        ),
     ),
-    (
+    "openrouter": (
         400,
-        {
-            "error": {
-                "message": "Input tokens exceed the configured limit of $W tokens. Your messages resulted in $P tokens. Please reduce the length of the messages.",
-                "type": "invalid_request_error",
-                "param": "messages",
-                "code": "context_length_exceeded",
-            }
-        },
+        openai(
+            "This endpoint's maximum context length is $W tokens. However, you requested about $T"
+            " tokens ($P of text input, 0 of tool input, 32 in the output). Please reduce the"
+            ' length of either one, or use the "middle-out" transform.',
+            code=400,
+        ),
     ),
-    (
+    "openrouter, output of its own": (
         400,
-        {
-            "error": {
-                "message": 'This endpoint\'s maximum context length is $W tokens. However, you requested about $T tokens ($P of text input, 0 of tool input, 32 in the output). Please reduce the length of either one, or use the "middle-out" transform to compress your prompt automatically.',
-                "code": 400,
-                "metadata": {"provider_name": None},
-            }
-        },
+        openai(
+            "This endpoint's maximum context length is 4900 tokens. However, you requested about"
+            " 5955 tokens (4355 of text input, 0 of tool input, 1600 in the output). Please reduce"
+            ' the length of either one, or use the "middle-out" transform.',
+            code=400,
+        ),
     ),
-    (
+    "mistral": (
         400,
-        {
-            "object": "error",
-            "message": "Prompt contains $P tokens and 0 draft tokens, too large for model with $W maximum context length",
-            "type": "invalid_request_error",
-            "param": None,
-            "code": "3051",
-        },
+        vllm(
+            "Prompt contains $P tokens and 0 draft tokens, too large for model with $W maximum"
+            " context length"
+        ),
     ),
-    (
-        400,
-        {
-            "error": {
-                "message": "This model's maximum context length is $W tokens. However, you requested $T tokens ($P in the messages, 32 in the completion). Please reduce the length of the messages or completion.",
-                "type": "invalid_request_error",
-                "param": None,
-                "code": "invalid_request_error",
-            }
-        },
-    ),
-    (
+    "deepseek": (400, openai(IN_MESSAGES, code="invalid_request_error")),
+    "together": (
         422,
-        {
-            "error": {
-                "message": "Input validation error: `inputs` tokens + `max_new_tokens` must be <= $W. Given: $P `inputs` tokens and 32 `max_new_tokens`",
-                "type": "invalid_request_error",
-                "param": None,
-                "code": None,
-            }
-        },
+        openai(
+            "Input validation error: `inputs` tokens + `max_new_tokens` must be <= $W. Given: $P"
+            " `inputs` tokens and 32 `max_new_tokens`"
+        ),
     ),
-    (
+    "gemini": (
         400,
         [
             {
                 "error": {
                     "code": 400,
-                    "message": "The input token count ($P) exceeds the maximum number of tokens allowed ($W).",
+                    "message": "The input token count ($P) exceeds the maximum number of tokens"
+                    " allowed ($W).",
                     "status": "INVALID_ARGUMENT",
                 }
             }
         ],
     ),
-    (
+    "bedrock through a gateway": (
         400,
-        {
-            "error": {
-                "message": "Provider returned error",
-                "code": 400,
-                "metadata": {
-                    "raw": '{"message":"Input is too long for requested model."}',
-                    "provider_name": "Amazon Bedrock",
-                },
-            }
-        },
+        openai(
+            "Provider returned error",
+            metadata={"raw": '{"message":"Input is too long for requested model."}'},
+        ),
     ),
-    (400, {"error": {"code": "1261", "message": "Prompt exceeds max length"}}),
-    (
+    "glm": (400, {"error": {"code": "1261", "message": "Prompt exceeds max length"}}),
+    "qwen": (
         400,
         {
             "code": "invalid_parameter_error",
-            "message": "<400> InternalError.Algo.InvalidParameter: Range of input length should be [1, $W]",
-            "request_id": "x",
+            "message": "<400> InternalError.Algo.InvalidParameter: Range of input length should"
+            " be [1, $W]",
         },
     ),
-    (
+    "anthropic": (
         400,
         {
             "type": "error",
@@ -305,10 +283,14 @@ REPORTED = [
             },
         },
     ),
-]
+    "a server error that states it": (
+        500,
+        {"error": {"code": 500, "message": "Requested tokens ($P) exceed context window of $W"}},
+    ),
+}
 
 
-@pytest.mark.parametrize(("status", "body"), REPORTED)
+@pytest.mark.parametrize(("status", "body"), IN_WORDS.values(), ids=IN_WORDS)
 def test_each_provider_is_understood_in_its_own_words(status: int, body: Any) -> None:
     """R047, R048."""
     provider = RefusingProvider(TRUE, in_words(status, body))
