@@ -5,9 +5,11 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
+from proxy.by_hand import ByHand, Compacted, Replan
 from proxy.core.aims import enough, over_limit, overflow_aim, pressure_aim
-from proxy.core.backoff import why_not
+from proxy.core.backoff import revoked_end, why_not
 from proxy.core.budget import trigger_fires
 from proxy.core.compaction import (
     Aim,
@@ -23,6 +25,7 @@ from proxy.core.compaction import (
     with_digest,
 )
 from proxy.core.errors import HistoryChanged, StoreUnavailable
+from proxy.core.manual import Options, Region
 from proxy.core.offloading import (
     offload_after_refusal,
     offload_for_summary,
@@ -66,8 +69,27 @@ class Compactor:
         self._meter = meter
         self._events = events
         self._watch = HistoryWatch()
+        self._by_hand = ByHand(meter=meter, run=self._run)
 
-    async def relieve(self, turn: Turn, allowance: Allowance) -> Turn:
+    async def compact_now(self, turn: Turn, options: Options) -> Compacted:
+        """Compact because somebody asked for it, below T as well. `turn` is priced.
+
+        Raises:
+            ConversationBusy, HistoryChanged, SummaryFailed, InvalidRequest: nothing was replaced.
+        """
+        if options.region is not None:
+            return await self.compact_region(turn, options.region, options)
+        return await self._by_hand.compact_now(turn, options)
+
+    async def compact_region(self, turn: Turn, region: Region, options: Options) -> Compacted:
+        """Let a summary stand for `history[start:end]`; raises what `compact_now` raises."""
+        return await self._by_hand.compact_region(turn, region, options)
+
+    async def busy(self, turn: Turn) -> bool:
+        """Whether a compaction of this history is running, on whatever worker."""
+        return await self._runs.busy(turn)
+
+    async def compact_if_needed(self, turn: Turn, allowance: Allowance) -> Turn:
         """Compact under pressure, if it is still there once others' work is known."""
         turn = await self._adopted(turn)
         turn = await self._settled(turn)
@@ -137,6 +159,7 @@ class Compactor:
             for r in found
             if r.kind in RANGE_KINDS
             and turn.priced.leading_end() < r.end <= len(turn.chain)
+            and r.end > revoked_end(turn.applied)
             and not turn.pairing.strands(r.start, r.end)
         ]
         if not usable:
@@ -227,9 +250,9 @@ class Compactor:
                 turn = turn.because(Reason.UNSTABLE_HISTORY)
                 return await self._digested(turn, aim) if policy.digest_allowed else turn
             before = turn.generation
-            turn, plan, result = await self._run(
-                turn, aim, plan, allowance, tail_tokens=0 if attempt else None
-            )
+            tail_tokens = 0 if attempt else None
+            replan = partial(self._planned, aim=aim, tail_tokens=tail_tokens)
+            turn, plan, result = await self._run(turn, aim, plan, allowance, replan)
             if isinstance(result, RunFailed):
                 return turn.because(result.reason)
             if turn.generation == before:
@@ -250,8 +273,7 @@ class Compactor:
         aim: Aim,
         plan: RangePlan,
         allowance: Allowance,
-        *,
-        tail_tokens: int | None,
+        replan: Replan,
     ) -> tuple[Turn, RangePlan, RunResult]:
         """One summary of the range, asked again without the images that a call was refused for."""
         words = turn.rules.compaction.words
@@ -263,7 +285,7 @@ class Compactor:
             before, turn = turn, await self._without_images_of(turn, plan.end, result)
             if aim.cause is not Cause.MANUAL and enough(aim, turn.priced.total_tokens):
                 return turn, plan, RunChanged()
-            again = await self._planned(turn, aim, tail_tokens)
+            again = await replan(turn)
             changed = turn.surface.visible != before.surface.visible
             if again is None or not changed or not allowance.left:
                 return turn, plan, RunFailed(Reason.SUMMARY_FAILED)

@@ -109,7 +109,7 @@ class Pipeline:
             return turn
         try:
             with own_work.busy():
-                return await self._compactor.relieve(turn, allowance)
+                return await self._compactor.compact_if_needed(turn, allowance)
         except Exception:
             log.exception("compaction failed, sent as it was conversation=%s", turn.conversation)
             return turn.because(Reason.SUMMARY_FAILED)

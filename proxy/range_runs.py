@@ -51,13 +51,15 @@ class RunLanded:
 
     cost_tokens: int
     failed_calls: int = 0
+    checkpoint_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class RunChanged:
-    """Somebody else was first; the surface must be read again."""
+    """Somebody else was first, or (`busy`) is at it; the surface must be read again."""
 
     failed_calls: int = 0
+    busy: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +103,13 @@ class RangeRuns:
     async def summarise(
         self, turn: Turn, aim: Aim, words: Words, plan: RangePlan, allowance: Allowance
     ) -> RunResult:
-        """Summarise the planned range, or join whoever does; a failure is shared for 30 seconds."""
+        """Summarise the planned range, or join whoever does; a failure is shared for 30 seconds.
+
+        What is asked for by hand is never joined to other work: it finds the range busy.
+        """
         key = (turn.scope, plan.end_fingerprint)
+        if aim.cause is Cause.MANUAL and key in self._runs.running():
+            return RunChanged(busy=True)
         shared = self._runs.failure(key)
         if shared is not None and aim.cause is not Cause.MANUAL:
             return shared
@@ -119,6 +126,14 @@ class RangeRuns:
         for key in mine:
             await self._runs.wait(key)
         return await self._leases_ended(turn) or bool(mine)
+
+    async def busy(self, turn: Turn) -> bool:
+        """Whether a compaction runs, here or on another worker, whose end is in this chain."""
+        ends = frozenset(turn.chain)
+        if any(_concerns(key, turn, ends) for key in self._runs.running()):
+            return True
+        leases = await self._store.live_leases(turn.scope, turn.root)
+        return any(lease.end_fingerprint in ends for lease in leases)
 
     async def _leases_ended(self, turn: Turn) -> bool:
         """Wait until no worker holds a lease on an end of this chain; whether one did."""
@@ -155,23 +170,41 @@ class RangeRuns:
         except StoreUnavailable:
             return RunFailed(Reason.SUMMARY_FAILED)
         if lease is None:
-            await self._leases_ended(turn)
-            return RunChanged()
+            if aim.cause is not Cause.MANUAL:
+                await self._leases_ended(turn)
+            return RunChanged(busy=True)
         self._events.started(turn, aim.cause, plan)
-        result: RunResult = RunFailed(Reason.SUMMARY_FAILED)
-        error: str | None = "cancelled"
+        error: str | None = "failed"
         try:
-            result, error = await self._leased(lease, turn, aim, words, plan, failures_left)
-        except* LeaseLost:
-            result, error = RunChanged(), "lease_lost"
-        except* StoreUnavailable:
-            error = "store_unavailable"
+            result, error = await self._guarded(lease, turn, aim, words, plan, failures_left)
+        except asyncio.CancelledError:
+            error = "cancelled"
+            raise
         finally:
             self._events.ended(turn, aim.cause, plan, error)
             await asyncio.shield(self._release(lease))
         if isinstance(result, RunFailed):
             self._runs.failed(key, result)
         return result
+
+    async def _guarded(
+        self,
+        lease: Lease,
+        turn: Turn,
+        aim: Aim,
+        words: Words,
+        plan: RangePlan,
+        failures_left: int,
+    ) -> tuple[RunResult, str | None]:
+        """A lost lease or store ends the run; it is no fault of the summariser's."""
+        ended: tuple[RunResult, str | None]
+        try:
+            return await self._leased(lease, turn, aim, words, plan, failures_left)
+        except* LeaseLost:
+            ended = RunChanged(busy=True), "lease_lost"
+        except* StoreUnavailable:
+            ended = RunFailed(Reason.SUMMARY_FAILED), "store_unavailable"
+        return ended
 
     async def _leased(
         self,
@@ -217,7 +250,8 @@ class RangeRuns:
             return failed, "not_smaller"
         writing = [new]
         trigger = aim.trigger_tokens
-        if trigger is not None and after_tokens * 100 >= trigger * 90:
+        by_hand = aim.cause is Cause.MANUAL
+        if not by_hand and trigger is not None and after_tokens * 100 >= trigger * 90:
             earlier = latest_backoff(turn.applied)
             backoff = backoff_after(after.priced, aim, words, end=plan.end, earlier=earlier)
             writing += [backoff] if backoff is not None else []
@@ -234,10 +268,16 @@ class RangeRuns:
         except HistoryChanged:
             return RunChanged(outcome.failed_calls), "history_changed"
         self._events.replaced(turn, after, rows)
-        return RunLanded(_cost_tokens(outcome), outcome.failed_calls), None
+        landed = RunLanded(_cost_tokens(outcome), outcome.failed_calls, rows[0].id)
+        return landed, None
 
     async def _remember(self, turn: Turn, aim: Aim, words: Words, plan: RangePlan) -> None:
-        """Write down that this range was tried in vain; failing to is not a failure."""
+        """Write down that this range was tried in vain; failing to is not a failure.
+
+        What somebody tried by hand, with choices of their own, says nothing about pressure.
+        """
+        if aim.cause is Cause.MANUAL:
+            return
         earlier = latest_backoff(turn.applied)
         backoff = backoff_after(turn.priced, aim, words, end=plan.end, earlier=earlier)
         if backoff is None:

@@ -16,11 +16,12 @@ from proxy.core.summary_tasks import (
     CallRecord,
     Candidate,
     SummaryCall,
+    SummaryMode,
     SummaryOutcome,
     SummaryReply,
     SummaryTask,
 )
-from proxy.core.surface import Item
+from proxy.core.surface import RANGE_KINDS, Item
 from proxy.meter import Meter
 from proxy.provider import Provider
 from proxy.relay import Upstream, own_request
@@ -96,6 +97,7 @@ class SummaryJobs:
         view, policy = turn.priced, turn.rules.compaction
         stretches = [s for s in view.surface.stretches if s.end <= plan.end]
         last = max((s.last for s in stretches), default=0)
+        first = min((s.first for s in stretches if s.start >= plan.start), default=0)
         head = turn.request.raw_messages[: turn.request.head_length]
         counted = view.fixed_tokens + sum(view.item_tokens[:last])
         # Where the provider's own figure is known, what does not stand in the tail is the range's.
@@ -105,16 +107,18 @@ class SummaryJobs:
             candidates=self._candidates(turn),
             fields=turn.request.fields,
             raw_messages=(*head, *turn.raw_items[:last]),
-            messages=told_messages(turn, plan.end),
+            messages=told_messages(turn, plan.end, start=plan.start),
             replay_tokens=max(counted, reported),
             range_tokens=plan.range_tokens,
             cap_tokens=plan.summary_cap_tokens,
             timeout_seconds=policy.summary_timeout_seconds,
             failures_allowed=failures_allowed,
-            earlier_summary=earlier_summary(view) or None,
-            mode=policy.summary_mode,
+            earlier_summary=(earlier_summary(view) or None) if plan.start == 0 else None,
+            # A replay would tell what comes before the region, too; a logged history may lack
+            # the bytes of its images.
+            mode=SummaryMode.TRANSCRIPT if plan.start or turn.from_log else policy.summary_mode,
             role_alternation=policy.words.role_alternation,
-            has_images=any(_can_lose_images(item) for item in view.surface.items[:last]),
+            has_images=any(_can_lose_images(item) for item in view.surface.items[first:last]),
         )
 
     def _candidates(self, turn: Turn) -> Sequence[Candidate]:
@@ -150,27 +154,23 @@ def _can_lose_images(item: Item) -> bool:
     )
 
 
-def told_messages(turn: Turn, end: int) -> tuple[Message, ...]:
-    """What a transcript tells of `history[:end]`: what follows an earlier summary's range.
+def told_messages(turn: Turn, end: int, *, start: int = 0) -> tuple[Message, ...]:
+    """What a transcript tells of `history[start:end]`: what follows an earlier summary's range.
 
     Messages are told as they show on the surface, so that an offloaded image stays away; those that
-    only a digest stands for are told from the originals.
+    only a digest, or a summary of a region, stands for are told from the originals.
     """
     view = turn.priced
     shown = {item.position: item for item in view.surface.items if item.position is not None}
-    leading = view.leading_end()
+    ranges = [r for r in view.surface.visible if r.kind in RANGE_KINDS]
+    hidden = {position for r in ranges for position in range(r.start, r.end)}
+    # A message that a frame was merged into is told as the client sent it.
+    merged = {r.end for r in ranges if r.payload.get("merge")}
     told: list[Message] = []
-    for position in range(told_from(view), end):
+    for position in range(start or told_from(view), end):
         item = shown.get(position)
-        # A message that a frame was merged into is told as the client sent it.
-        merged = position == leading and _merges(turn)
-        if item is None or position < leading or merged:
+        if item is None or position in hidden or position in merged:
             told.append(turn.request.history[position])
         else:
             told.append(item.message)
     return tuple(told)
-
-
-def _merges(turn: Turn) -> bool:
-    leading = turn.surface.leading()
-    return leading is not None and bool(leading.payload.get("merge"))

@@ -44,6 +44,7 @@ class Turn:
     reason: Reason | None = None
     degraded: str | None = None
     summary_tokens: int = 0
+    from_log: bool = False  # read from the log: images may be stood for by their hashes
 
     @property
     def budget(self) -> Budget:
