@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from proxy.access import AccessRules
 from proxy.anchor_book import AnchorBook
 from proxy.app import EdgeOptions, Parts, Tidegate
 from proxy.breaker import Breaker
@@ -24,6 +25,8 @@ from proxy.core.errors import StoreUnavailable
 from proxy.core.summary_tasks import SummaryMode
 from proxy.events import EventLog
 from proxy.journal import Journal
+from proxy.known_models import KnownModels, ModelRule
+from proxy.management import Management
 from proxy.meter import Meter
 from proxy.metrics import Metrics
 from proxy.model_rules import CompactionPolicy, SummaryModel
@@ -39,6 +42,7 @@ from proxy.store.sql import SqlStore
 from proxy.summarizer import Summarizer
 from proxy.summary_jobs import SummaryJobs
 from proxy.surfaces import Surfaces
+from proxy.tenants import Tenancy
 from proxy.windows import UpstreamPlace, Windows
 
 
@@ -232,21 +236,32 @@ async def opened(
     async def exposition(request: Request) -> Response:
         return Response(engine.metrics.exposition(), media_type="text/plain; version=0.0.4")
 
+    management = _management(settings, engine, secret)
     try:
-        async with _running(engine.journal):
+        async with _running(engine):
             yield Parts(
                 secret=secret,
                 pipeline=engine.pipeline,
-                routes=(Route("/metrics", exposition),),
+                routes=(Route("/metrics", exposition), *management.routes()),
                 not_ready=not_ready,
             )
     finally:
         await asyncio.gather(catalogue, return_exceptions=True)
-        await engine.runs.close()
-        await engine.records.close()
         await engine.windows.aclose()
         engine.meter.close()
         await store.close()
+
+
+def _management(settings: Settings, engine: Engine, secret: bytes) -> Management:
+    server = settings.server
+    keys = tuple(key.get_secret_value() for key in server.client_keys)
+    access = AccessRules(
+        Tenancy(secret, keys, server.tenant_header),
+        admin_key=server.admin_key.get_secret_value() if server.admin_key else None,
+        bound_to_loopback=server.on_loopback,
+    )
+    rules = [ModelRule(rule.match, rule.upstream) for rule in settings.models]
+    return Management(access, models=KnownModels(engine.windows, engine.store, rules))
 
 
 def _is_sole(settings: Settings) -> bool:
@@ -257,12 +272,17 @@ def _is_sole(settings: Settings) -> bool:
 
 
 @asynccontextmanager
-async def _running(journal: Journal) -> AsyncIterator[None]:
-    """The journal's writer beside the application; what is left is written at the end."""
-    writing = asyncio.create_task(journal.run(), name="journal")
+async def _running(engine: Engine) -> AsyncIterator[None]:
+    """The journal's writer beside the application; what is left is written at the end.
+
+    Runs end before the journal does: the log tells the end of each.
+    """
+    writing = asyncio.create_task(engine.journal.run(), name="journal")
     try:
         yield
     finally:
+        await engine.runs.close()
+        await engine.records.close()
         writing.cancel()
         await asyncio.gather(writing, return_exceptions=True)
-        await journal.close()
+        await engine.journal.close()
