@@ -262,11 +262,16 @@ def _nearest_calls(messages: Sequence[Message]) -> dict[int, int]:
     waits and no assistant message without calls stands between."""
     answers: dict[int, int] = {}
     used: dict[tuple[int, Key], int] = {}
+    since = 0
     for position, message in enumerate(messages):
-        key = _result(message) if message.get("role") in RESULT_ROLES else None
-        if key is None:
+        if message.get("role") not in RESULT_ROLES:
             continue
-        for place in range(position - 1, -1, -1):
+        key = _result(message)
+        if key is None:
+            # Whom it answers is anybody's guess, so that no call before it surely waits on.
+            since = position
+            continue
+        for place in range(position - 1, since - 1, -1):
             keys = _calls(messages[place])
             if key in keys:
                 if used.get((place, key), 0) < keys.count(key):
