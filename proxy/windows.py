@@ -187,6 +187,10 @@ class Windows:
         stored = [await self._store.forget_learned(tenant, model, kind.value) for kind in LimitKind]
         return max(dropped, sum(stored))
 
+    def scopes(self, tenant: str | None = None) -> tuple[Scope, ...]:
+        """The models asked for lately in this process, of one tenant or of all."""
+        return tuple(s for s in self._learned if tenant is None or s.tenant == tenant)
+
     async def settled(self) -> None:
         """Wait until no listing is being asked for."""
         await self._book.settled()
