@@ -21,6 +21,7 @@ from proxy.core.compaction import (
     newest_user,
     plan_prune,
     plan_range,
+    plan_region,
     shrink_candidates,
     shrink_chars,
     told_from,
@@ -223,6 +224,17 @@ def test_only_an_earlier_summary_left_to_replace_is_nothing() -> None:
     assert plan_range(view, aim(retain_tokens=900), WORDS, len) is None
     assert plan_range(view_of([]), aim(), WORDS, len) is None
     assert plan_range(view_of([user(LONG)]), aim(), WORDS, len) is None
+
+
+def test_a_region_chosen_by_hand_takes_nothing_outside_it() -> None:
+    history = [user("first"), system("outside"), *turns(4), system("inside"), *turns(4)]
+    view = view_of(history)
+    plan = plan_region(view, aim(Cause.MANUAL), WORDS, len, bounds=(2, 12))
+    assert (plan.start, plan.end, plan.kept) == (2, 12, (10,))
+    assert plan.range_tokens == plan.new_tokens == sum(view.history_tokens[2:12])
+    after = view_of(history, stored(with_summary(view, plan, WORDS, "s")))
+    assert [item.position for item in after.surface.items[:4]] == [0, 1, None, 10]
+    assert violations(history, [item.message for item in after.surface.items]) == []
 
 
 def test_a_plan_says_how_many_instructions_found_no_room() -> None:
