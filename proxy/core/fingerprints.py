@@ -26,6 +26,8 @@ _SIGNATURE_PARAMETERS = frozenset(
     | {"skv", "expires", "policy", "key-pair-id", "awsaccesskeyid", "googleaccessid", "token"}
 )
 _SIGNATURE_PREFIXES = ("x-amz-", "x-goog-")
+# Anthropic's and OpenAI's block types for what a model thought; clients drop them between turns.
+_REASONING_PARTS = frozenset({"thinking", "redacted_thinking", "reasoning"})
 _VOLATILE_PART_FIELDS = frozenset({"cache_control", "annotations", "id", "status", "detail"})
 
 
@@ -114,6 +116,8 @@ def meaning(key: bytes, message: Message) -> bytes:
     content = message.get("content")
     odd = content is not None and not isinstance(content, (str, list))
     for part in [content] if odd else parts_of(message):
+        if isinstance(part, Mapping) and part.get("type") in _REASONING_PARTS:
+            continue
         kind, value = _part_pieces(part)
         if value:
             pieces += (kind, value)

@@ -254,3 +254,13 @@ def test_legacy_results_are_placed_as_others_are() -> None:
 
 def test_the_chain_of_nothing_is_empty() -> None:
     assert history_chain([]) == ()
+
+
+@pytest.mark.parametrize("kind", ["thinking", "redacted_thinking", "reasoning"])
+def test_a_dropped_reasoning_part_changes_nothing(kind: str) -> None:
+    """Clients that resend a history without the model's thoughts are recognised."""
+    text = {"type": "text", "text": "Done."}
+    thought = {"type": kind, kind: "First I look.", "signature": "abc"}
+    with_thought = {"role": "assistant", "content": [thought, text]}
+    without = {"role": "assistant", "content": "Done."}
+    assert meaning(b"key", with_thought) == meaning(b"key", without)
