@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from proxy.by_hand import ByHand, Compacted, Replan
-from proxy.core.aims import enough, over_limit, overflow_aim, pressure_aim
+from proxy.core.aims import enough, fits, over_limit, overflow_aim, pressure_aim
 from proxy.core.backoff import revoked_end, why_not
 from proxy.core.budget import trigger_fires
 from proxy.core.compaction import (
@@ -219,8 +219,7 @@ class Compactor:
             new = plan_prune(turn.priced, newest_too=newest_too)
             if new:
                 turn = (await self.committed(turn, new)).did("prune")
-            limit = aim.trigger_tokens if aim.limit_tokens is None else aim.limit_tokens
-            if limit is not None and turn.priced.total_tokens <= limit:
+            if fits(aim, turn.priced.total_tokens):
                 break
         return turn
 

@@ -3,15 +3,16 @@
 from dataclasses import replace
 
 from proxy.core.budget import MAX_TOKENS, Budget, fired_at
-from proxy.core.compaction import Aim, Cause, View
+from proxy.core.compaction import Aim, Cause, Reason, View
 from proxy.core.overflow import Refusal
 from proxy.core.ranges import retained_cut
 
 OVERFLOW_RETAIN_PERCENT = 16
-# After a refusal that states no limit: what the prompt should shrink to, of what was refused.
-UNKNOWN_LIMIT_PERCENT = 75
-# After a refusal of what we count below the limit: the limit in our tokens, of what was refused.
-UNDERCOUNTED_LIMIT_PERCENT = 90
+OVERFLOW_TRIGGER_PERCENT = 80
+# Where no limit is known, or we count less than the limit that is: the limit in our tokens, of what
+# was refused; and how much of it a cheaper step may leave. Only one replay shows if that was right.
+GUESSED_LIMIT_PERCENT = 90
+GUESSED_ENOUGH_PERCENT = 50
 ENOUGH_PERCENT = 90
 
 
@@ -56,21 +57,26 @@ def overflow_aim(budget: Budget, view: View, refusal: Refusal, refused_tokens: i
             view.total_tokens // 4,
             *([budget.retain_tokens] if budget.retain_tokens is not None else []),
         )
-    if room is not None and refused_tokens <= room:
-        # We count less than the provider: in our tokens the limit is below what was refused.
-        room = refused_tokens * UNDERCOUNTED_LIMIT_PERCENT // 100
-    trigger = _overflow_trigger(budget, refused_tokens, room)
+    guessed = room is None or refused_tokens <= room
+    if room is None or guessed:
+        room = refused_tokens * GUESSED_LIMIT_PERCENT // 100
+    trigger = min(
+        room * OVERFLOW_TRIGGER_PERCENT // 100,
+        *([budget.trigger_tokens] if budget.trigger_tokens is not None else []),
+        MAX_TOKENS,
+    )
     aim = Aim(
         cause=Cause.OVERFLOW,
         trigger_tokens=trigger,
         limit_tokens=room,
         retain_tokens=retain,
         share_tokens=max(trigger - view.fixed_tokens, 0),
+        limit_is_guess=guessed,
     )
     units = view.units()
     cut = retained_cut(units, retain)
     tail = sum(unit.tokens for unit in units if unit.start >= cut)
-    too_much = room is not None and view.fixed_tokens + tail > room
+    too_much = view.fixed_tokens + tail > room
     return replace(aim, retain_tokens=0) if cut == 0 or too_much else aim
 
 
@@ -95,15 +101,10 @@ def _prompt_room(budget: Budget, refusal: Refusal) -> tuple[int | None, bool]:
     return (room, True) if room > 0 else (min(limits), False)
 
 
-def _overflow_trigger(budget: Budget, refused_tokens: int, room: int | None) -> int:
-    candidates = []
-    if room is not None:
-        candidates.append(room * 80 // 100)
-    if budget.trigger_tokens is not None:
-        candidates.append(budget.trigger_tokens)
-    if not candidates:
-        candidates.append(refused_tokens * UNKNOWN_LIMIT_PERCENT // 100)
-    return min(candidates)
+def why_no_budget(budget: Budget) -> Reason:
+    """What an invalid budget is called in the headers."""
+    unknown = budget.window_tokens is None and budget.trigger_tokens is None
+    return Reason.UNKNOWN_WINDOW if unknown else Reason.INVALID_BUDGET
 
 
 def over_limit(aim: Aim, view: View) -> bool:
@@ -111,11 +112,16 @@ def over_limit(aim: Aim, view: View) -> bool:
     return aim.limit_tokens is not None and view.total_tokens > aim.limit_tokens
 
 
+def fits(aim: Aim, total_tokens: int) -> bool:
+    """Whether a prompt of this size can be sent again; of a guessed limit, whether it is likely."""
+    if aim.limit_is_guess:
+        return enough(aim, total_tokens)
+    return aim.limit_tokens is not None and total_tokens <= aim.limit_tokens
+
+
 def enough(aim: Aim, total_tokens: int) -> bool:
     """Whether a cheaper step made all the room that is needed: 90% of T, or of the limit."""
-    if aim.cause is Cause.OVERFLOW:
-        if aim.limit_tokens is None:
-            return False
-        return total_tokens <= aim.limit_tokens * ENOUGH_PERCENT // 100
-    trigger = aim.trigger_tokens
-    return trigger is not None and total_tokens <= trigger * ENOUGH_PERCENT // 100
+    overflow = aim.cause is Cause.OVERFLOW
+    bound = aim.limit_tokens if overflow else aim.trigger_tokens
+    percent = GUESSED_ENOUGH_PERCENT if aim.limit_is_guess else ENOUGH_PERCENT
+    return bound is not None and total_tokens <= bound * percent // 100

@@ -97,6 +97,8 @@ class Aim:
     retain_tokens: int
     share_tokens: int
     keep_messages: int | None = None
+    # Nobody stated the limit, or not in tokens as we count them.
+    limit_is_guess: bool = False
 
     def tail_tokens(self) -> int:
         """How much of the newest stays: R, under pressure at most a quarter of A."""

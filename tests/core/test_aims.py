@@ -7,6 +7,7 @@ import pytest
 
 from proxy.core.aims import (
     enough,
+    fits,
     manual_aim,
     over_limit,
     overflow_aim,
@@ -86,11 +87,21 @@ class TestOverflow:
         made = overflow_aim(BUDGET, view_of(TEN[:8]), refusal(), 8000)
         assert made.limit_tokens == 7200
         assert made.trigger_tokens == 5760
+        assert made.limit_is_guess
 
-    def test_without_any_limit_nothing_is_retained(self) -> None:
+    def test_without_any_limit_it_is_guessed_and_nothing_is_retained(self) -> None:
         made = overflow_aim(UNKNOWN, view_of(TEN), refusal(), 10_000)
-        assert (made.limit_tokens, made.retain_tokens) == (None, 0)
-        assert made.trigger_tokens == 7500
+        assert (made.limit_tokens, made.retain_tokens) == (9000, 0)
+        assert made.trigger_tokens == 7200
+        assert made.limit_is_guess
+
+    def test_a_known_limit_below_what_was_refused_is_no_guess(self) -> None:
+        assert not overflow_aim(BUDGET, view_of(TEN), refusal(), 9001).limit_is_guess
+        assert overflow_aim(BUDGET, view_of(TEN), refusal(), 9000).limit_is_guess
+
+    def test_a_stated_limit_above_the_known_window_raises_nothing(self) -> None:
+        made = overflow_aim(BUDGET, view_of(TEN), refusal(64_000), 10_000)
+        assert made.limit_tokens == 9000
 
     def test_where_the_output_leaves_nothing_it_is_left_aside_and_nothing_is_retained(self) -> None:
         greedy = replace(BUDGET, output_tokens=9000)
@@ -130,3 +141,18 @@ class TestEnough:
         assert enough(aim(Cause.OVERFLOW, limit_tokens=1000), 900)
         assert not enough(aim(Cause.OVERFLOW, limit_tokens=1000), 901)
         assert not enough(aim(Cause.OVERFLOW, limit_tokens=None), 1)
+
+    def test_half_of_a_guessed_limit(self) -> None:
+        guess = replace(aim(Cause.OVERFLOW, limit_tokens=1000), limit_is_guess=True)
+        assert enough(guess, 500)
+        assert not enough(guess, 501)
+
+
+def test_what_fits_is_up_to_the_limit_and_surely_below_a_guess() -> None:
+    known = aim(Cause.OVERFLOW, limit_tokens=1000)
+    guess = replace(known, limit_is_guess=True)
+    assert fits(known, 1000)
+    assert not fits(known, 1001)
+    assert fits(guess, 500)
+    assert not fits(guess, 501)
+    assert not fits(aim(Cause.OVERFLOW, limit_tokens=None), 1)

@@ -66,11 +66,12 @@ GIANTS = {
 
 @pytest.mark.parametrize("window", [BELIEVED, TRUE, None])
 @pytest.mark.parametrize("messages", GIANTS.values(), ids=GIANTS.keys())
+@pytest.mark.parametrize("refuse", [as_400, NO_NUMBERS])
 @pytest.mark.parametrize("stream", [False, True])
 def test_other_giants_get_the_providers_answer(
-    window: int | None, messages: Sequence[Any], stream: bool
+    window: int | None, messages: Sequence[Any], refuse: Refuse, stream: bool
 ) -> None:
-    provider = RefusingProvider(TRUE)
+    provider = RefusingProvider(TRUE, refuse)
     with walking(window, provider=provider) as walk:
         answer = walk.ask(messages, stream=stream, model="nobody-knows")
         assert answer.reply.status_code == 400
