@@ -33,6 +33,9 @@ between text documents (fewer bytes) and scans (more)."""
 MAX_FILE_TOKENS = 60_000
 """Twenty dense pages; what a larger file costs is learned from the provider's usage. Chosen."""
 
+PLACEHOLDER_TOKENS = 45
+"""More than the text of a placeholder counts: 30 to 41 tokens."""
+
 PLACEHOLDER_BYTES = 256
 """More than a placeholder part takes in the body in place of an image."""
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from proxy.core.compaction import View, edit, newest_user
-from proxy.core.images import offload_count, offload_for_bytes
+from proxy.core.images import PLACEHOLDER_TOKENS, offload_count, offload_for_bytes
 from proxy.core.overflow import Refusal, RefusalKind
 from proxy.core.replacements import NewReplacement, ReplacementKind
 
@@ -63,8 +63,10 @@ def offload_for_tokens(
     for image in in_offload_order(view, images):
         if excess <= 0 or image.position == newest:
             break
-        chosen.append(image)
-        excess -= image.tokens
+        gain = image.tokens - PLACEHOLDER_TOKENS
+        if gain > 0:
+            chosen.append(image)
+            excess -= gain
     return offloads(view, chosen) if chosen and excess <= 0 else ()
 
 
@@ -80,7 +82,8 @@ def offload_for_summary(
     inside = [image for image in images if image.position < end]
     if not inside or refusal.takes_no_images:
         return offloads(view, images) if inside else ()
-    if refusal.image_limit is None and refusal.limit_bytes is None:
+    numbers = (refusal.image_limit, refusal.limit_bytes, refusal.limit_px)
+    if all(number is None for number in numbers):
         return offloads(view, inside)
     return offload_after_refusal(view, inside, refusal, body_bytes=body_bytes)
 
@@ -90,8 +93,10 @@ def offload_after_refusal(
 ) -> tuple[NewReplacement, ...]:
     """What a refusal asks to offload: all, the ones too large, or as many of the oldest as needed.
 
-    A byte limit on single images takes those that exceed it, whoever sent them; a limit on the body
-    or on the number of images takes the oldest; no usable number takes half of those left.
+    A limit on the bytes of single images takes those that exceed it, whoever sent them; one on
+    their pixels too, but those of the newest user message only when no other exceeds it (it can
+    depend on how many images there are). A limit on the body or on the number of images takes the
+    oldest; no usable number takes half of those left.
     """
     ordered = in_offload_order(view, images)
     if refusal.takes_no_images:
@@ -109,7 +114,16 @@ def offload_after_refusal(
         too_large = [i for i in ordered if i.size_bytes * 3 // 4 > refusal.limit_bytes]
         if too_large:
             return offloads(view, too_large)
+    if refusal.limit_px is not None and refusal.image_limit is None:
+        too_large = [i for i in ordered if _longest_px(i) > refusal.limit_px]
+        newest = newest_user(view.history)
+        if too_large:
+            return offloads(view, [i for i in too_large if i.position != newest] or too_large)
     count = offload_count(
         len(ordered), image_limit=refusal.image_limit, image_count=refusal.image_count
     )
     return offloads(view, ordered[:count])
+
+
+def _longest_px(image: SurfaceImage) -> int:
+    return max(image.width_px or 0, image.height_px or 0)

@@ -56,6 +56,7 @@ class Refusal:
     limit_bytes: int | None = None
     actual_bytes: int | None = None
     sign: str = ""
+    limit_px: int | None = None
 
     @property
     def about_images(self) -> bool:
@@ -247,6 +248,7 @@ def _with_numbers(
             kind = RefusalKind.OUTPUT_LIMIT
     if kind is RefusalKind.IMAGE_BUDGET:
         numbers.images(text, stated)
+        numbers.pixels(text, stated)
     if kind in (RefusalKind.IMAGE_BUDGET, RefusalKind.PAYLOAD_TOO_LARGE) and (
         stated.image_limit is None
     ):
@@ -264,6 +266,7 @@ def _with_numbers(
         stated.limit_bytes,
         stated.actual_bytes,
         sign.name,
+        stated.limit_px,
     )
 
 

@@ -48,7 +48,7 @@ _OUTPUT_MENTION = re.compile(
 
 @dataclass(slots=True)
 class Stated:
-    """What one refusal states, in tokens, images and bytes; None where it does not say."""
+    """What one refusal states, in tokens, images, bytes and pixels; None where it does not say."""
 
     window_tokens: int | None = None
     window_is_input_only: bool = False
@@ -59,6 +59,7 @@ class Stated:
     image_count: int | None = None
     limit_bytes: int | None = None
     actual_bytes: int | None = None
+    limit_px: int | None = None
 
 
 def readable(text: str) -> str:
@@ -119,6 +120,7 @@ class NumberReader:
             for row in table["cue"]
         ]
         self._bytes = [re.compile(row["pattern"], flags) for row in table["bytes"]]
+        self._pixels = [re.compile(row["pattern"], flags) for row in table["pixels"]]
         self._images = [re.compile(row["pattern"], flags) for row in table["images"]]
         self._input_only = [re.compile(p, flags) for p in table["input_only"]["patterns"]]
         self._not_input_only = [re.compile(p, flags) for p in table["input_only"]["except"]]
@@ -197,6 +199,11 @@ class NumberReader:
             if found.groupdict().get("actual") is not None:
                 stated.image_count = int(found["actual"])
             return
+
+    def pixels(self, text: str, stated: Stated) -> None:
+        """Fill in the longest side that an image may have."""
+        found = next((hit for pattern in self._pixels if (hit := pattern.search(text))), None)
+        stated.limit_px = None if found is None else int(found["limit"])
 
     def sizes(self, text: str, stated: Stated, figures: Mapping[str, int]) -> None:
         """Fill in byte sizes, from the text or else from what the body lists."""

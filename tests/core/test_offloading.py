@@ -1,10 +1,12 @@
 """Which images leave the request: always the oldest, the newest user message's last of all."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from proxy.core.compaction import View
+from proxy.core.images import PLACEHOLDER_TOKENS
 from proxy.core.offloading import (
     SurfaceImage,
     in_offload_order,
@@ -23,7 +25,9 @@ VIEW: View = view_of(HISTORY)
 
 
 def image(position: int, index: int = 0, *, size: int = 4000, tokens: int = 50) -> SurfaceImage:
-    return SurfaceImage(position, (index,), tokens, size, "image/png", 640, 480)
+    """`tokens`: more than what its placeholder costs."""
+    price = tokens + PLACEHOLDER_TOKENS
+    return SurfaceImage(position, (index,), price, size, "image/png", 640, 480)
 
 
 OLD, OLD2, MIDDLE, NEWEST = image(0), image(0, 1), image(2), image(4)
@@ -84,6 +88,10 @@ class TestForTokens:
     def test_none_when_they_cannot_reach_it_without_the_newest(self) -> None:
         assert offload_for_tokens(VIEW, ALL, VIEW.total_tokens - 151) == ()
 
+    def test_an_image_that_costs_no_more_than_its_placeholder_stays(self) -> None:
+        cheap = image(0, tokens=0)
+        assert taken(offload_for_tokens(VIEW, (cheap, MIDDLE), VIEW.total_tokens - 50)) == [(2, 0)]
+
     def test_none_without_images(self) -> None:
         assert offload_for_tokens(VIEW, (), 0) == ()
 
@@ -109,6 +117,17 @@ class TestAfterARefusal:
     def test_a_limit_that_no_image_exceeds_takes_half(self) -> None:
         new = offload_after_refusal(VIEW, ALL, budget(limit_bytes=9000), body_bytes=1)
         assert taken(new) == [(0, 0), (0, 1)]
+
+    def test_a_limit_in_pixels_takes_those_over_it_the_newest_users_last(self) -> None:
+        wide, tall = replace(MIDDLE, width_px=9000), replace(NEWEST, height_px=9000)
+        refusal = budget(limit_px=8000)
+        for images, expected in (
+            ((OLD, wide, tall), [(2, 0)]),
+            ((OLD, MIDDLE, tall), [(4, 0)]),
+            ((replace(OLD, width_px=None, height_px=None), OLD2), [(0, 0)]),
+        ):
+            new = offload_after_refusal(VIEW, images, refusal, body_bytes=1)
+            assert taken(new) == expected
 
     def test_a_limit_on_the_body_takes_the_oldest_until_it_fits(self) -> None:
         refusal = too_large(limit_bytes=10_000)

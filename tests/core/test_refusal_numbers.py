@@ -112,3 +112,21 @@ def test_any_text_can_be_read(text: str) -> None:
     assert READER.output(plain) is None or READER.output(plain) >= 0  # type: ignore[operator]
     READER.images(plain, Stated())
     READER.sizes(plain, Stated(), {})
+
+
+@pytest.mark.parametrize(
+    ("text", "limit_px"),
+    [
+        ("At least one of the image dimensions exceed max allowed size: 8000 pixels", 8000),
+        ("image dimensions exceed max allowed size for many-image requests: 2000 pixels", 2000),
+        ("The image is too large. Maximum is 4096x4096 pixels.", 4096),
+        ("Image width must be at most 2048px", 2048),
+        ("image has 36000000 pixels, too many", None),
+        ("image exceeds 5 MB maximum", None),
+        ("At most 5 image(s) may be provided", None),
+    ],
+)
+def test_the_longest_side_that_an_image_may_have(text: str, limit_px: int | None) -> None:
+    stated = Stated()
+    READER.pixels(readable(text), stated)
+    assert stated.limit_px == limit_px
