@@ -49,7 +49,11 @@ def _print_settings(console: "Console", settings: "Settings") -> None:
     for line in lines_of(settings.model_dump(mode="python")):
         console.print(line, markup=False)
     if not settings.upstreams:
-        console.print("\nno upstream is configured: set TIDEGATE_UPSTREAM, or [upstreams.default]")
+        console.print(
+            "\nno upstream is configured, the practice provider stands in: set TIDEGATE_UPSTREAM, "
+            "or [upstreams.default]",
+            markup=False,
+        )
 
 
 def _print_models(

@@ -144,9 +144,9 @@ def _rows_of(result: "Saved") -> Iterator[tuple[str, str]]:
     if len(result.windows) > 1:
         yield "window, as known", ", then ".join(result.windows)
     yield (
-        "refused",
-        f"{result.refused_calls} requests by the provider; {result.turns - result.answered} of "
-        "the client's turns",
+        "refusals",
+        f"{result.refused_calls} by the provider, {result.turns - result.answered} of them passed "
+        "on to the client",
     )
     yield (
         "without Tidegate",

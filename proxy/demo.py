@@ -171,7 +171,8 @@ class Client:
         reply = self._http.post("/chat/completions", json=request)
         seconds = time.perf_counter() - started
         # The answered call is the last: what made room for it came before.
-        *others, answered = self._provider.take() or [ProviderCall(b"", 0, {})]
+        calls = self._provider.take()
+        *others, answered = calls or [ProviderCall(b"", 0, {})]
         kept = _common_bytes(self._forwarded_before, answered.body)
         self._forwarded_before = answered.body
         headers = reply.headers
@@ -187,7 +188,7 @@ class Client:
             window=headers.get("x-tidegate-window", ""),
             milliseconds=seconds * 1000,
             answer=_answer(reply),
-            refused_calls=sum(call.status != 200 for call in others),
+            refused_calls=sum(call.status != 200 for call in calls),
             summary_calls=tuple(call for call in others if call.status == 200),
             forwarded_bytes=len(answered.body),
             kept_bytes=kept,

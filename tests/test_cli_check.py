@@ -98,7 +98,7 @@ def test_without_anything_it_says_so() -> None:
     result = check(None)
     assert result.exit_code == 0
     assert "settings file: none" in result.output
-    assert "TIDEGATE_UPSTREAM" in result.output
+    assert "set TIDEGATE_UPSTREAM, or [upstreams.default]" in result.output
     assert "--model NAME" in result.output
 
 

@@ -98,6 +98,7 @@ def test_a_turn_that_is_refused_ends_the_play() -> None:
     assert [turn.status for turn in turns] == [200] * (len(turns) - 1) + [400]
     assert len(turns) < len(STEPS)
     assert not turns[-1].answered
+    assert [turn.refused_calls for turn in turns] == [0] * (len(turns) - 1) + [1]
     assert saved(turns, window_tokens=1200).over_window == 1
 
 
