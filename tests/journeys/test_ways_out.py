@@ -2,11 +2,15 @@
 waits for stops, and the answer to a replay is the answer."""
 
 import json
+import logging
 import time
 from typing import Any
 
 import pytest
 
+from proxy.meter import Meter
+from proxy.surfaces import Surfaces
+from proxy.windows import Windows
 from tests.fake_provider import overflow_body, stream_event, stream_events
 from tests.journeys.refusing_provider import (
     EVENTS,
@@ -221,3 +225,38 @@ def test_an_error_with_the_whole_request_inside_is_judged_without_delay() -> Non
         assert answer.reply.content == provider.refused[0].body
         assert len(answer.main) == 1
         assert CHAT in answer.main[0].seen.path
+
+
+@pytest.mark.parametrize(
+    ("part", "name"),
+    [(Surfaces, "open"), (Surfaces, "price"), (Meter, "count_messages"), (Windows, "prepare")],
+)
+@pytest.mark.parametrize("messages", [[user("hello")], LONG], ids=["small", "too long"])
+def test_r095_a_broken_part_costs_nobody_an_answer(
+    part: type,
+    name: str,
+    messages: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The request goes through as it came; what does not fit gets the provider's own answer."""
+
+    def broken(*arguments: Any, **options: Any) -> Any:
+        raise ValueError("a mistake of ours")
+
+    provider = RefusingProvider(TRUE)
+    # T is below this request, which is therefore counted.
+    with walking(3 * TRUE // 2, provider=provider) as walk:
+        monkeypatch.setattr(part, name, broken)
+        answer = walk.ask(messages)
+        assert answer.main[0].body["messages"] == messages
+        assert len(answer.main) == 1
+        if provider.refused:
+            assert (answer.reply.status_code, answer.reply.content) == (
+                400,
+                provider.refused[0].body,
+            )
+        else:
+            assert answer_of(answer.reply) == "It is done, as you asked."
+    errors = [r for r in caplog.records if r.levelno >= logging.ERROR]
+    assert len(errors) <= 2
