@@ -5,28 +5,37 @@ import asyncio
 import os
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from proxy.access import AccessRules
 from proxy.anchor_book import AnchorBook
 from proxy.app import EdgeOptions, Parts, Tidegate
 from proxy.breaker import Breaker
+from proxy.chat_commands import ChatCommands
+from proxy.compact_routes import CompactRoutes, CompactRules
 from proxy.compactor import Compactor
+from proxy.conversation_routes import ConversationRoutes
 from proxy.conversations import Conversations, Keeping
 from proxy.core.compaction import Words
 from proxy.core.errors import StoreUnavailable
 from proxy.core.summary_tasks import SummaryMode
+from proxy.event_routes import EventRoutes
 from proxy.events import EventLog
+from proxy.housekeeping import Housekeeping
+from proxy.in_flight import InFlight
 from proxy.journal import Journal
 from proxy.known_models import KnownModels, ModelRule
+from proxy.live_events import LiveEvents
+from proxy.logged import Logged
 from proxy.management import Management
+from proxy.manual import Manual
 from proxy.meter import Meter
 from proxy.metrics import Metrics
 from proxy.model_rules import CompactionPolicy, SummaryModel
@@ -34,16 +43,20 @@ from proxy.pipeline import Pipeline
 from proxy.provider import Provider, Timeouts
 from proxy.range_runs import RangeRuns
 from proxy.records import Records
-from proxy.relay import Upstream
+from proxy.relay import RelayRules, Upstream
 from proxy.rulebook import Rulebook
+from proxy.scheduled import Scheduled
 from proxy.settings import Settings
-from proxy.settings_sections import DEFAULT_UPSTREAM, ServerSettings
+from proxy.settings_sections import DEFAULT_UPSTREAM, MIB, ServerSettings
 from proxy.store.sql import SqlStore
+from proxy.store.store import Event, Retention
 from proxy.summarizer import Summarizer
 from proxy.summary_jobs import SummaryJobs
 from proxy.surfaces import Surfaces
 from proxy.tenants import Tenancy
 from proxy.windows import UpstreamPlace, Windows
+
+DAY_SECONDS = 86_400.0
 
 
 def create_app(settings: Settings) -> Tidegate:
@@ -54,14 +67,10 @@ def create_app(settings: Settings) -> Tidegate:
         return opened(settings, upstreams, provider)
 
     server = settings.server
-    default = upstreams[DEFAULT_UPSTREAM]
-
-    def upstream_for(model: str | None) -> Upstream:
-        return default if model is None else upstreams[settings.upstream_for(model)]
 
     options = EdgeOptions(
         upstreams=tuple(upstreams.values()),
-        upstream_for=upstream_for,
+        upstream_for=_upstream_for(settings, upstreams),
         client_keys=tuple(key.get_secret_value() for key in server.client_keys),
         tenant_header=server.tenant_header,
         forward_client_headers=server.forward_client_headers,
@@ -71,6 +80,17 @@ def create_app(settings: Settings) -> Tidegate:
         timeouts=timeouts_of(server),
     )
     return Tidegate(options, open_parts)
+
+
+def _upstream_for(
+    settings: Settings, upstreams: dict[str, Upstream]
+) -> Callable[[str | None], Upstream]:
+    default = upstreams[DEFAULT_UPSTREAM]
+
+    def upstream_for(model: str | None) -> Upstream:
+        return default if model is None else upstreams[settings.upstream_for(model)]
+
+    return upstream_for
 
 
 def upstreams_of(settings: Settings) -> dict[str, Upstream]:
@@ -131,7 +151,13 @@ class Engine:
     runs: RangeRuns
     records: Records
     compactor: Compactor
-    pipeline: Pipeline
+    events: EventLog
+    live: LiveEvents
+    in_flight: InFlight
+    conversations: Conversations
+    manual: Manual
+    commands: ChatCommands
+    housekeeping: Housekeeping
 
 
 def assemble(
@@ -144,7 +170,13 @@ def assemble(
     """How the parts fit. `secret` keys the digests; the store keeps it."""
     metrics, meter, anchors = Metrics(), Meter(), AnchorBook()
     journal = Journal(store, messages=settings.log.messages, images=settings.log.images)
-    events = EventLog(journal.event, metrics)
+    live = LiveEvents(store, journal, shared=not _is_sole(settings))
+
+    def record(event: Event) -> None:
+        journal.event(event)
+        live.happened(event)
+
+    events = EventLog(record, metrics)
     windows = _windows(settings, upstreams, store)
     surfaces = Surfaces(store, meter, anchors, secret)
     jobs = SummaryJobs(
@@ -170,6 +202,7 @@ def assemble(
         metrics=metrics,
     )
     rulebook = _rulebook(settings, windows, store, provider, anchors)
+    in_flight = InFlight(store, metrics, worker=worker, shared=not _is_sole(settings))
     pipeline = Pipeline(
         rulebook=rulebook,
         surfaces=surfaces,
@@ -177,6 +210,16 @@ def assemble(
         provider=provider,
         conversations=conversations,
         records=records,
+        in_flight=in_flight,
+        scheduled=Scheduled(store=store, surfaces=surfaces, compactor=compactor),
+    )
+    manual = Manual(
+        rulebook=rulebook,
+        surfaces=surfaces,
+        compactor=compactor,
+        conversations=conversations,
+        in_flight=in_flight,
+        listed=windows.settled,
     )
     return Engine(
         store=store,
@@ -188,7 +231,21 @@ def assemble(
         runs=runs,
         records=records,
         compactor=compactor,
-        pipeline=pipeline,
+        events=events,
+        live=live,
+        in_flight=in_flight,
+        conversations=conversations,
+        manual=manual,
+        commands=ChatCommands(pipeline, manual=manual, surfaces=surfaces, store=store),
+        housekeeping=Housekeeping(store, _retention(settings), worker=worker),
+    )
+
+
+def _retention(settings: Settings) -> Retention:
+    return Retention(
+        log_seconds=settings.log.retention_days * DAY_SECONDS,
+        replacement_seconds=settings.store.retention_days * DAY_SECONDS,
+        max_log_bytes=settings.store.max_mib * MIB,
     )
 
 
@@ -236,13 +293,13 @@ async def opened(
     async def exposition(request: Request) -> Response:
         return Response(engine.metrics.exposition(), media_type="text/plain; version=0.0.4")
 
-    management = _management(settings, engine, secret)
+    routes = _own_routes(settings, upstreams, engine, secret)
     try:
         async with _running(engine):
             yield Parts(
                 secret=secret,
-                pipeline=engine.pipeline,
-                routes=(Route("/metrics", exposition), *management.routes()),
+                pipeline=engine.commands,
+                routes=(Route("/metrics", exposition), *routes),
                 not_ready=not_ready,
             )
     finally:
@@ -252,16 +309,50 @@ async def opened(
         await store.close()
 
 
-def _management(settings: Settings, engine: Engine, secret: bytes) -> Management:
+def _own_routes(
+    settings: Settings, upstreams: dict[str, Upstream], engine: Engine, secret: bytes
+) -> tuple[BaseRoute, ...]:
+    """Everything below `/tidegate/`."""
     server = settings.server
     keys = tuple(key.get_secret_value() for key in server.client_keys)
+    tenancy = Tenancy(secret, keys, server.tenant_header)
     access = AccessRules(
-        Tenancy(secret, keys, server.tenant_header),
+        tenancy,
         admin_key=server.admin_key.get_secret_value() if server.admin_key else None,
         bound_to_loopback=server.on_loopback,
     )
     rules = [ModelRule(rule.match, rule.upstream) for rule in settings.models]
-    return Management(access, models=KnownModels(engine.windows, engine.store, rules))
+    management = Management(access, models=KnownModels(engine.windows, engine.store, rules))
+    logged = Logged(engine.store, engine.journal)
+    compacting = CompactRoutes(
+        CompactRules(
+            access=access,
+            relay=RelayRules(tenancy),
+            upstream_for=_upstream_for(settings, upstreams),
+            upstreams=upstreams,
+            max_body_bytes=server.body_limit_bytes,
+        ),
+        manual=engine.manual,
+        commands=engine.commands,
+        logged=logged,
+        store=engine.store,
+    )
+    conversations = ConversationRoutes(
+        access,
+        logged=logged,
+        store=engine.store,
+        events=engine.events,
+        meter=engine.meter,
+        conversations=engine.conversations,
+        in_flight=engine.in_flight,
+    )
+    live = EventRoutes(access, engine.live)
+    return (
+        *management.routes(),
+        *compacting.routes(),
+        *live.routes(),
+        *conversations.routes(),
+    )
 
 
 def _is_sole(settings: Settings) -> bool:
@@ -277,12 +368,21 @@ async def _running(engine: Engine) -> AsyncIterator[None]:
 
     Runs end before the journal does: the log tells the end of each.
     """
-    writing = asyncio.create_task(engine.journal.run(), name="journal")
+    beside = [
+        asyncio.create_task(work, name=name)
+        for name, work in (
+            ("journal", engine.journal.run()),
+            ("live", engine.live.run()),
+            ("in_flight", engine.in_flight.publish()),
+            ("housekeeping", engine.housekeeping.run()),
+        )
+    ]
     try:
         yield
     finally:
         await engine.runs.close()
         await engine.records.close()
-        writing.cancel()
-        await asyncio.gather(writing, return_exceptions=True)
+        for task in beside:
+            task.cancel()
+        await asyncio.gather(*beside, return_exceptions=True)
         await engine.journal.close()

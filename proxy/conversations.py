@@ -90,6 +90,12 @@ class Conversations:
             )
         )
 
+    def forget(self, tenant: str, name: str) -> None:
+        """The conversation was deleted: what continues its history is a new one."""
+        last = self._last.pop((tenant, name), None)
+        if last is not None and self._names.get((tenant, last)) == name:
+            del self._names[tenant, last]
+
     def _remember(self, tenant: str, name: str, last: bytes) -> None:
         """Only its last request names a conversation, as in the store: a fork is a new one."""
         before = self._last.get((tenant, name))

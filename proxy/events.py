@@ -56,6 +56,7 @@ class EventLog:
             EventKind.COMPACTION_START,
             {
                 "cause": cause.value,
+                "start": plan.start,
                 "end": plan.end,
                 "range_tokens": plan.range_tokens,
                 "total_tokens": turn.priced.total_tokens,
@@ -106,7 +107,7 @@ class EventLog:
         self._metrics.add(
             "tidegate_compactions_total", cause=cause.value, outcome=error or "landed"
         )
-        data: dict[str, Any] = {"cause": cause.value, "end": plan.end}
+        data: dict[str, Any] = {"cause": cause.value, "start": plan.start, "end": plan.end}
         if error is not None:
             data["error"] = error
         self.told(turn, EventKind.COMPACTION_END, data)
@@ -125,13 +126,30 @@ class EventLog:
                 kind,
                 {
                     "checkpoint_id": row.id,
-                    "kind": row.kind.value,
+                    "replacement": row.kind.value,
                     "start": row.start,
                     "end": row.end,
                     "tokens_before": before.priced.total_tokens,
                     "tokens_after": after.priced.total_tokens,
                 },
             )
+
+    def revoked(self, tenant: str, conversation: str, row: Replacement) -> None:
+        """A replacement was taken out of use, by whoever may."""
+        self._record(
+            Event(
+                tenant=tenant,
+                conversation=conversation,
+                kind=EventKind.REVOKE,
+                time=self._clock(),
+                data={
+                    "checkpoint_id": row.id,
+                    "replacement": row.kind.value,
+                    "start": row.start,
+                    "end": row.end,
+                },
+            )
+        )
 
 
 def _call_data(call: CallRecord) -> dict[str, Any]:

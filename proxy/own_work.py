@@ -5,6 +5,7 @@ work says nothing, so that statuses stay true.
 """
 
 import asyncio
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -25,8 +26,18 @@ EVENT_STREAM_HEADERS = (
 class OwnWork:
     """One request's own work. Without a heartbeat (a whole answer was asked for) it only nests."""
 
-    def __init__(self, send: Send | None = None, *, heartbeat_seconds: float = 0) -> None:
-        """`send` is used only between the first comment and `stop`. 0 seconds: never."""
+    def __init__(
+        self,
+        send: Send | None = None,
+        *,
+        heartbeat_seconds: float = 0,
+        received_at: float | None = None,
+    ) -> None:
+        """`send` is used only between the first comment and `stop`. 0 seconds: never.
+
+        `received_at` is the monotonic time at which the request's last byte was there.
+        """
+        self._received_at: float | None = time.monotonic() if received_at is None else received_at
         self._send = send
         self._heartbeat_seconds = heartbeat_seconds
         self._left_seconds = heartbeat_seconds
@@ -35,6 +46,11 @@ class OwnWork:
         self._since = 0.0
         self._beating: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
+
+    def passed_on(self) -> float | None:
+        """Seconds since the request was received, asked for the first time; None ever after."""
+        received_at, self._received_at = self._received_at, None
+        return None if received_at is None else time.monotonic() - received_at
 
     @property
     def answering(self) -> bool:

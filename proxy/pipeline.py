@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 
 from proxy.compactor import Compactor, fires
 from proxy.conversations import Conversations
-from proxy.core.budget import Budget
+from proxy.core.aims import why_no_budget
 from proxy.core.compaction import Reason
 from proxy.core.messages import texts_of
 from proxy.core.overflow import Refusal, classify
 from proxy.core.recovery import Replays, Step, believed, next_step, shows_first_error
 from proxy.holding import Evidence, Opening
+from proxy.in_flight import InFlight, Run
 from proxy.model_rules import ModelRules
 from proxy.off_loop import off_loop
 from proxy.outcome import Outcome
@@ -22,6 +23,7 @@ from proxy.range_runs import Allowance
 from proxy.records import Records
 from proxy.relay import Caller, provider_request
 from proxy.rulebook import Rulebook
+from proxy.scheduled import Scheduled
 from proxy.surfaces import Surfaces
 from proxy.turn import Turn, facts
 from proxy.wire import ChatRequest
@@ -51,6 +53,8 @@ class Pipeline:
         provider: Provider,
         conversations: Conversations,
         records: Records,
+        in_flight: InFlight,
+        scheduled: Scheduled,
     ) -> None:
         """The parts are built by `app`, which alone knows the settings."""
         self._rulebook = rulebook
@@ -59,12 +63,19 @@ class Pipeline:
         self._provider = provider
         self._conversations = conversations
         self._records = records
+        self._in_flight = in_flight
+        self._scheduled = scheduled
 
     async def chat(self, request: ChatRequest, caller: Caller, own_work: OwnWork) -> Outcome:
         """Answer one chat request. Raises ProviderError when the provider cannot be reached."""
+        return await self._in_flight.tracked(lambda run: self._walk(request, caller, own_work, run))
+
+    async def _walk(
+        self, request: ChatRequest, caller: Caller, own_work: OwnWork, run: Run
+    ) -> Outcome:
         allowance = Allowance()
         try:
-            turn = await self._prepared(request, caller, allowance, own_work)
+            turn = await self._prepared(request, caller, allowance, own_work, run)
         except Exception:
             log.exception(
                 "preparing a request failed, sent as it came upstream=%s", caller.upstream.name
@@ -77,14 +88,21 @@ class Pipeline:
         return Outcome(sent.opening.reply, facts(sent.turn))
 
     async def _prepared(
-        self, request: ChatRequest, caller: Caller, allowance: Allowance, own_work: OwnWork
+        self,
+        request: ChatRequest,
+        caller: Caller,
+        allowance: Allowance,
+        own_work: OwnWork,
+        run: Run,
     ) -> Turn:
         """The turn as it is to be sent, with all the room that pressure asks for."""
         rules = await self._rulebook.rules(caller, request)
         turn = await self._surfaces.open(request, caller, rules)
         turn = await self._conversations.named(turn)
+        run.of(turn.scope.tenant, turn.conversation)
         if rules.takes_no_images:
             turn = await self._compactor.without_images(turn)
+        turn = await self._scheduled.done(turn, own_work)
         turn = await self._weighed(turn, rules)
         return await self._relieved(turn, rules, allowance, own_work)
 
@@ -92,7 +110,7 @@ class Pipeline:
         """Count the request, unless its bytes already say that it cannot reach T."""
         budget = rules.budget
         if not budget.valid:
-            turn = turn.because(_why_no_budget(budget))
+            turn = turn.because(why_no_budget(budget))
         bound = self._surfaces.bound(turn)
         by_messages = budget.trigger_messages
         if by_messages is not None and len(turn.surface.items) >= by_messages:
@@ -116,6 +134,7 @@ class Pipeline:
 
     async def _sent(self, turn: Turn, own_work: OwnWork) -> _Sent:
         body = await off_loop(turn.body_bytes, turn.body)
+        self._records.asked(own_work)
         request = provider_request(turn.caller, body, identity=own_work.answering)
         opening = await self._provider.open_chat(request, hold_seconds=turn.rules.hold_seconds)
         return _Sent(turn, opening, turn, Replays())
@@ -174,11 +193,7 @@ class Pipeline:
         return refusal, step
 
     async def _room_made(
-        self,
-        turn: Turn,
-        step: Step,
-        refusal: Refusal,
-        allowance: Allowance,
+        self, turn: Turn, step: Step, refusal: Refusal, allowance: Allowance
     ) -> Turn:
         """The turn after the recovery that the refusal asks for, or what was done of it."""
         try:
@@ -225,8 +240,3 @@ def _advanced(before: Turn, after: Turn, step: Step) -> bool:
     """
     changed = after.surface.visible != before.surface.visible
     return changed and (step is Step.OFFLOAD or after.body_bytes < before.body_bytes)
-
-
-def _why_no_budget(budget: Budget) -> Reason:
-    unknown = budget.window_tokens is None and budget.trigger_tokens is None
-    return Reason.UNKNOWN_WINDOW if unknown else Reason.INVALID_BUDGET

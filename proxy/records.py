@@ -12,6 +12,7 @@ from proxy.core.overflow import Refusal
 from proxy.core.recovery import Step
 from proxy.events import EventLog
 from proxy.metrics import Metrics
+from proxy.own_work import OwnWork
 from proxy.prefix_shares import PrefixShares
 from proxy.reply import Reply, ReplyEnd
 from proxy.store.store import EventKind
@@ -45,6 +46,12 @@ class Records:
         self._prefixes = PrefixShares(metrics)
         self._tasks: set[asyncio.Task[object]] = set()
 
+    def asked(self, own_work: OwnWork) -> None:
+        """The provider is about to be asked; what came before the first time is our share."""
+        seconds = own_work.passed_on()
+        if seconds is not None:
+            self._metrics.observe("tidegate_added_seconds", seconds)
+
     def answered(self, turn: Turn, reply: Reply, *, asked: Turn) -> None:
         """Record the request now, and the rest of its story when the reply ends.
 
@@ -59,7 +66,7 @@ class Records:
     def recovered(self, turn: Turn, step: Step, refusal: Refusal, *, replayed: bool) -> None:
         """A refusal was recognised; whether room was made and the request sent again."""
         said = {
-            "kind": refusal.kind.value,
+            "refusal": refusal.kind.value,
             "sign": refusal.sign,
             "window_tokens": refusal.window_tokens,
             "prompt_tokens": refusal.prompt_tokens,

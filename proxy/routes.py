@@ -141,6 +141,7 @@ class Edge:
     async def _chat(self, request: "_Request", incoming: Incoming, pipeline: ChatPipeline) -> None:
         started = time.monotonic()
         body = await incoming.whole()
+        received_at = time.monotonic()
         codings = codings_of(request.headers.get(b"content-encoding", b""))
         plain = await self._decoded(body, codings) if codings else body
         caller = request.caller
@@ -160,6 +161,7 @@ class Edge:
             own_work = OwnWork(
                 request.send if chat.stream else None,
                 heartbeat_seconds=self._rules.heartbeat_seconds,
+                received_at=received_at,
             )
             outcome = await self._walk(request, chat, caller, own_work, pipeline, incoming)
             if outcome is None:
@@ -199,7 +201,11 @@ class Edge:
         except BaseException:
             own_work.abandon()
             raise
-        await own_work.stop()
+        try:
+            await own_work.stop()
+        except BaseException:
+            await outcome.reply.aclose()
+            raise
         return outcome
 
     async def _decoded(self, body: bytes, codings: tuple[str, ...]) -> bytes | None:

@@ -48,8 +48,18 @@ class Surfaces:
         self._key = fingerprint_key
         self._meanings: MutableMapping[bytes, bytes] = LRUCache(MEANINGS_REMEMBERED)
 
-    async def open(self, request: ChatRequest, caller: Caller, rules: ModelRules) -> Turn:
-        """The request's place in its conversation and its surface as stored, not yet priced."""
+    async def open(
+        self,
+        request: ChatRequest,
+        caller: Caller,
+        rules: ModelRules,
+        *,
+        logged_chain: tuple[bytes, ...] | None = None,
+    ) -> Turn:
+        """The request's place in its conversation and its surface as stored, not yet priced.
+
+        `logged_chain` comes with a history from the log, which may lack the bytes of its images.
+        """
         scope = Scope(caller.tenant, caller.upstream.name, request.model)
         pairing = pair(request.history)
         meanings = await self._meanings_of(request)
@@ -59,14 +69,19 @@ class Surfaces:
             caller=caller,
             scope=scope,
             pairing=pairing,
-            chain=prints,
+            chain=prints if logged_chain is None else logged_chain,
             meanings=tuple(meanings),
             applied=(),
             surface=fold(request.history, pairing, ()),
             raw_items=request.raw_history,
             rules=rules,
+            from_log=logged_chain is not None,
         )
         return await self.refresh(turn)
+
+    def digest_of(self, message: Message) -> bytes:
+        """The keyed hash of what one message means: how a message of ours is recognised."""
+        return meaning(self._key, message)
 
     async def refresh(self, turn: Turn) -> Turn:
         """The turn with what the store records for its history now; priced again if it was."""

@@ -2,8 +2,8 @@
 bytes of every other field and of every message kept stand in the new body as they were sent."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -96,6 +96,11 @@ def _value(raw: bytes) -> Any:
         return _ANY.decode(raw)
     except msgspec.DecodeError:
         return json.loads(raw)  # 1e400, which msgspec refuses
+
+
+def decode(raw: bytes) -> Any:
+    """Any JSON value, as bodies are read; ValueError where it is none."""
+    return _value(raw)
 
 
 def _read_leniently(body: bytes, default_model: str) -> ChatRequest | None:
@@ -192,6 +197,28 @@ def _spliced(
             yield from raw
         opening = b","
     yield b"{}" if opening == b"{" else b"}"
+
+
+def without_messages(request: ChatRequest, positions: Collection[int]) -> ChatRequest:
+    """The request less some messages; the bytes of every other one and of every field stay."""
+    kept = [n for n in range(len(request.messages)) if n not in positions]
+    raw_messages = tuple(request.raw_messages[n] for n in kept)
+    messages = tuple(request.messages[n] for n in kept)
+    return replace(
+        request,
+        body=with_messages(request, raw_messages),
+        messages=messages,
+        raw_messages=raw_messages,
+        head_length=head_length(messages),
+    )
+
+
+def without_field(request: ChatRequest, name: str) -> ChatRequest:
+    """The request less one top-level field."""
+    fields = {key: raw for key, raw in request.fields.items() if key != name}
+    params = {key: value for key, value in request.params.items() if key != name}
+    bare = replace(request, fields=fields, params=params)
+    return replace(bare, body=with_messages(bare, request.raw_messages))
 
 
 def with_messages(request: ChatRequest, raw_messages: Sequence[bytes]) -> bytes:
