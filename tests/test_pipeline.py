@@ -391,8 +391,9 @@ class TestWaiting:
                     delays.append((events, time.monotonic()))
             sent = walk.provider.sent_at[-events:]
         assert len(walk.provider.summaries) == 1
-        late = sorted(came - sent[count - 1] for count, came in delays)
-        assert len(late) >= 6
+        # The first event says nothing yet: it is held until the next one is known good.
+        late = sorted(came - sent[count - 1] for count, came in delays[1:])
+        assert len(late) >= 5
         assert late[len(late) // 2] < 0.1
         assert late[-1] < 0.15
 
