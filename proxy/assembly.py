@@ -259,6 +259,7 @@ def _rulebook(
         provider=provider,
         anchors=anchors,
         hold_seconds=settings.server.heartbeat_seconds,
+        inject_stream_usage=settings.server.inject_stream_usage,
     )
 
 

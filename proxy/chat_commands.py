@@ -1,7 +1,6 @@
 """`/compact` from any chat window: answered as an assistant message, and never shown to a model, on
 this turn or any later one. Everything else goes on to the pipeline, by the bytes that were sent."""
 
-import json
 import logging
 import time
 import uuid
@@ -22,7 +21,7 @@ from proxy.reply import local_reply
 from proxy.store.store import Store
 from proxy.surfaces import Surfaces
 from proxy.turn import facts
-from proxy.wire import ChatRequest, without_messages
+from proxy.wire import ChatRequest, encode, without_messages
 
 log = logging.getLogger(__name__)
 
@@ -128,7 +127,7 @@ class ChatCommands:
         }
         date = (b"date", http_date())
         if not request.stream:
-            body = _encoded(_completion(head, text))
+            body = encode(_completion(head, text))
             headers = [
                 (b"content-type", b"application/json"),
                 (b"content-length", b"%d" % len(body)),
@@ -189,8 +188,4 @@ def _chunks(head: Mapping[str, Any], text: str, *, usage: bool) -> list[bytes]:
     ]
     if usage:
         events.append({**common, "choices": [], "usage": _NO_USAGE})
-    return [*(b"data: " + _encoded(event) + b"\n\n" for event in events), b"data: [DONE]\n\n"]
-
-
-def _encoded(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    return [*(b"data: " + encode(event) + b"\n\n" for event in events), b"data: [DONE]\n\n"]

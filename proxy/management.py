@@ -5,12 +5,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from proxy.access import Access, AccessRules, access_of
 from proxy.answers import http_date
 from proxy.known_models import KnownModels
+from proxy.wire import encode
 
 Handler = Callable[[Request, Access], Awaitable[Response]]
 
@@ -56,4 +57,9 @@ def answer(
 ) -> Response:
     """A JSON answer that no cache keeps."""
     own = {"date": http_date().decode(), "cache-control": "no-store"}
-    return JSONResponse(value, status_code=status, headers={**own, **(headers or {})})
+    return Response(
+        encode(value),
+        status_code=status,
+        headers={**own, **(headers or {})},
+        media_type="application/json",
+    )

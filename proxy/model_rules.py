@@ -38,3 +38,4 @@ class ModelRules:
     compaction: CompactionPolicy = field(default_factory=CompactionPolicy)
     hold_seconds: float = 10.0
     takes_no_images: bool = False
+    inject_stream_usage: bool = False

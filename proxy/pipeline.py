@@ -12,6 +12,7 @@ from proxy.core.compaction import Reason
 from proxy.core.messages import texts_of
 from proxy.core.overflow import Refusal, classify
 from proxy.core.recovery import Replays, Step, believed, next_step, shows_first_error
+from proxy.core.stream_usage import UsageSieve
 from proxy.holding import Evidence, Opening
 from proxy.in_flight import InFlight, Run
 from proxy.model_rules import ModelRules
@@ -26,7 +27,7 @@ from proxy.rulebook import Rulebook
 from proxy.scheduled import Scheduled
 from proxy.surfaces import Surfaces
 from proxy.turn import Turn, facts
-from proxy.wire import ChatRequest
+from proxy.wire import ChatRequest, asking_for_usage
 
 log = logging.getLogger(__name__)
 
@@ -97,6 +98,7 @@ class Pipeline:
     ) -> Turn:
         """The turn as it is to be sent, with all the room that pressure asks for."""
         rules = await self._rulebook.rules(caller, request)
+        request = asking_for_usage(request) if rules.inject_stream_usage else request
         turn = await self._surfaces.open(request, caller, rules)
         turn = await self._conversations.named(turn)
         run.of(turn.scope.tenant, turn.conversation)
@@ -135,8 +137,11 @@ class Pipeline:
     async def _sent(self, turn: Turn, own_work: OwnWork) -> _Sent:
         body = await off_loop(turn.body_bytes, turn.body)
         self._records.asked(own_work)
-        request = provider_request(turn.caller, body, identity=own_work.answering)
+        sifted = turn.request.usage_added
+        request = provider_request(turn.caller, body, identity=own_work.answering or sifted)
         opening = await self._provider.open_chat(request, hold_seconds=turn.rules.hold_seconds)
+        if sifted and opening.reply.is_event_stream:
+            opening.reply.sift(UsageSieve())
         return _Sent(turn, opening, turn, Replays())
 
     async def _recovered(self, first: _Sent, allowance: Allowance, own_work: OwnWork) -> _Sent:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from proxy.codings import CodingError, Decoder, codings_of, make_decoder
 from proxy.core.errors import ProviderBroke, ProviderError
-from proxy.tap import Tap
+from proxy.tap import EventTap, Tap
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +29,16 @@ class ByteSource(Protocol):
 
     async def aclose(self) -> None:
         """Gives the source up. May be called more than once."""
+
+
+class Sieve(Protocol):
+    """Takes something out of the bytes that pass to the client."""
+
+    def feed(self, piece: bytes) -> bytes:
+        """What may pass now."""
+
+    def end(self) -> bytes:
+        """What was held back, once nothing more comes; empty when asked again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +76,7 @@ class Reply:
         self._decoder = decoder
         self._tapped_bytes = 0
         self._client_decoder: Decoder | None = None
+        self._sieve: Sieve | None = None
         self._pieces: Iterator[bytes] = iter(())
         self._held: deque[bytes] = deque()
         self._held_error: ProviderError | None = None
@@ -80,6 +91,11 @@ class Reply:
     def decoded(self) -> bool:
         """Whether `read` gives bytes without the content coding that the headers name."""
         return self._client_decoder is not None
+
+    @property
+    def is_event_stream(self) -> bool:
+        """Whether it is a stream of events that is read as it passes."""
+        return isinstance(self.tap, EventTap)
 
     @property
     def usage(self) -> Mapping[str, Any] | None:
@@ -112,10 +128,23 @@ class Reply:
         while True:
             piece = self._next_piece()
             if piece is not None:
-                self._passed_bytes += len(piece)
-                return piece
-            chunk = self._held.popleft() if self._held else await self._pull_or_raise()
+                passing = piece if self._sieve is None else self._sieve.feed(piece)
+                if passing or self._sieve is None:
+                    self._passed_bytes += len(passing)
+                    return passing
+                continue
+            try:
+                chunk = self._held.popleft() if self._held else await self._pull_or_raise()
+            except ProviderError as exc:
+                rest = self._sifted_rest()
+                if not rest:
+                    raise
+                self._held_error = exc
+                return rest
             if chunk is None:
+                rest = self._sifted_rest()
+                if rest:
+                    return rest
                 self._finish(completed=True, broke=None)
                 return None
             decoder = self._client_decoder
@@ -163,6 +192,17 @@ class Reply:
         """From here on `read` gives decoded bytes, those held included; nothing was read before."""
         named = b",".join(v for k, v in self.headers if k.lower() == b"content-encoding")
         self._client_decoder = self._client_decoder or make_decoder(codings_of(named))
+
+    def sift(self, sieve: Sieve) -> None:
+        """From here on `read` gives what the sieve lets pass; nothing was read before."""
+        self._sieve = sieve
+        self.headers = tuple(item for item in self.headers if item[0].lower() != b"content-length")
+
+    def _sifted_rest(self) -> bytes:
+        """What the sieve held back of a reply that ended, however it did."""
+        rest = self._sieve.end() if self._sieve is not None else b""
+        self._passed_bytes += len(rest)
+        return rest
 
     @property
     def held_bytes(self) -> int:

@@ -41,6 +41,7 @@ class Rulebook:
         provider: Provider,
         anchors: AnchorBook,
         hold_seconds: float,
+        inject_stream_usage: bool = False,
     ) -> None:
         """`policy_for` says what the operator chose for a model."""
         self._windows = windows
@@ -49,6 +50,7 @@ class Rulebook:
         self._provider = provider
         self._anchors = anchors
         self._hold_seconds = hold_seconds
+        self._inject_stream_usage = inject_stream_usage
         self._warned: LRUCache[tuple[str, str], bool] = LRUCache(MODELS_WARNED)
 
     async def rules(self, caller: Caller, request: ChatRequest) -> ModelRules:
@@ -62,6 +64,7 @@ class Rulebook:
             budget=budget,
             compaction=self._policy_for(request.model),
             hold_seconds=self._hold_seconds,
+            inject_stream_usage=self._inject_stream_usage,
             takes_no_images=await self._takes_no_images(scope, request),
         )
 

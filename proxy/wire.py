@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from proxy.core.messages import Message, head_length
+from proxy.core.stream_usage import asks_for_usage, stream_options_asking
 
 _RAW_BODY = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _RAW_LIST = msgspec.json.Decoder(list[msgspec.Raw])
@@ -36,6 +37,7 @@ class ChatRequest:
     head_length: int
     model: str
     stream: bool
+    usage_added: bool = False  # the body asks for usage in the stream, the client did not
 
     @property
     def head(self) -> tuple[Message, ...]:
@@ -219,6 +221,17 @@ def without_field(request: ChatRequest, name: str) -> ChatRequest:
     params = {key: value for key, value in request.params.items() if key != name}
     bare = replace(request, fields=fields, params=params)
     return replace(bare, body=with_messages(bare, request.raw_messages))
+
+
+def asking_for_usage(request: ChatRequest) -> ChatRequest:
+    """A streaming request that asks for usage, whether its client did or not."""
+    if not request.stream or asks_for_usage(request.params):
+        return request
+    options = stream_options_asking(request.params.get("stream_options"))
+    fields = {**request.fields, "stream_options": encode(options)}
+    params = {**request.params, "stream_options": options}
+    asking = replace(request, fields=fields, params=params, usage_added=True)
+    return replace(asking, body=with_messages(asking, request.raw_messages))
 
 
 def with_messages(request: ChatRequest, raw_messages: Sequence[bytes]) -> bytes:
