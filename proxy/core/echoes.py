@@ -8,6 +8,8 @@ quotes one.
 import re
 from collections.abc import Iterable
 
+from proxy.core.text_steps import steps_of
+
 # A common run this much shorter than twice itself is always met by one aligned block.
 _BLOCK_CHARS = 16
 _SHORT_TEXT_CHARS_MIN = 8
@@ -30,7 +32,7 @@ _PREFIX = re.compile(
 
 def flat(text: str) -> str:
     """Lower case, every run of white space one space: how texts are compared."""
-    return " ".join(text.split()).lower()
+    return " ".join(filter(None, (" ".join(step.split()).lower() for step in steps_of(text))))
 
 
 def without_echoes(texts: list[str], request_texts: Iterable[str]) -> list[str]:

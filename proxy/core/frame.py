@@ -35,7 +35,6 @@ _GONE = "\n[... {count} characters of this message left out to save room ...]\n"
 _SHORTEST_FENCE = 5
 # Rules drawn by tools are up to a terminal's width long.
 _LONGEST_FENCE = 200
-_RUNS = re.compile(r"={5,}")
 _FRAME_LINE = re.compile(
     r"[=-]{3,} (?:"
     + "|".join(re.escape(title) for title in (_SUMMARY, _DIGEST, _BEFORE, _FIRST, _RULES, _END))
@@ -57,9 +56,11 @@ def choose_fence(text: str) -> str:
 
     It is a run of `=` longer than any there; a text with an endless run gets another pattern.
     """
-    longest = max((len(run) for run in _RUNS.findall(text)), default=_SHORTEST_FENCE - 1)
-    if longest < _LONGEST_FENCE:
-        return "=" * (longest + 1)
+    fence = "=" * _SHORTEST_FENCE
+    while len(fence) <= _LONGEST_FENCE and fence in text:
+        fence += "="
+    if len(fence) <= _LONGEST_FENCE:
+        return fence
     fence = "=-="
     while fence in text:
         fence += "-="

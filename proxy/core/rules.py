@@ -200,7 +200,7 @@ def _words_of_line(line: str) -> str:
 
 def _rules_in(position: int, text: str) -> Iterator[RuleRef]:
     short = len(text) < MESSAGE_CHARS
-    if not short and "[[pin]]" not in text.lower():
+    if not short and ("[[" not in text or "[[pin]]" not in text.lower()):
         return
     lines = text.split("\n")
     shown = _without_tags(text).split("\n")

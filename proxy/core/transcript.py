@@ -19,6 +19,7 @@ from proxy.core.messages import (
     tool_calls_of,
 )
 from proxy.core.pruning import PRUNE_HEAD, PRUNE_TAIL, cut_text
+from proxy.core.text_steps import steps_of
 
 # Base64 in text costs a token for every other character and says nothing. Runs this long are no
 # path, hash or key.
@@ -159,6 +160,10 @@ def _kind(part: Any) -> str:
 def _without_base64(text: str) -> str:
     if len(text) < 512:
         return text
+    return "".join(map(_step_without_base64, steps_of(text)))
+
+
+def _step_without_base64(text: str) -> str:
     shown = _DATA_URL.sub(_name_of_url, text) if "data:" in text else text
     return _BASE64.sub(_name_of_run, shown)
 
