@@ -1,0 +1,1 @@
+"""Faults: real processes, a real PostgreSQL, and what goes wrong between them."""
