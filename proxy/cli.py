@@ -6,6 +6,7 @@ A command's module imports what it needs when it runs, so that `--help` is there
 import typer
 
 from proxy.cli_check import check
+from proxy.cli_compact import compact
 from proxy.cli_demo import demo
 from proxy.cli_meter import meter
 from proxy.cli_serve import serve
@@ -21,6 +22,7 @@ app.command()(serve)
 app.command()(demo)
 app.command()(check)
 app.command()(meter)
+app.command()(compact)
 
 
 def main() -> None:

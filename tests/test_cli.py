@@ -12,11 +12,11 @@ from proxy.cli import app
 def test_every_command_is_named_in_the_help() -> None:
     shown = CliRunner().invoke(app, ["--help"])
     assert shown.exit_code == 0
-    for name in ("serve", "demo", "check", "meter"):
+    for name in ("serve", "demo", "check", "meter", "compact"):
         assert name in shown.output
 
 
-@pytest.mark.parametrize("command", ["serve", "demo", "check", "meter"])
+@pytest.mark.parametrize("command", ["serve", "demo", "check", "meter", "compact"])
 def test_every_command_explains_itself(command: str) -> None:
     shown = CliRunner().invoke(app, [command, "--help"])
     assert shown.exit_code == 0
