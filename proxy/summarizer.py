@@ -307,7 +307,7 @@ class _Run:
             upstream=candidate.upstream,
             model=candidate.model,
             mode=draft.mode,
-            body=draft.body(cap),
+            body=await asyncio.to_thread(draft.body, cap),
             prompt_tokens=draft.prompt_tokens,
             cap_tokens=cap.tokens,
             timeout_seconds=left_seconds,

@@ -109,7 +109,9 @@ def plan_parts(
         return whole
     for head, tail in RESULT_KEEPS:
         shortened = shorten_results(blocks, head, tail)
-        parts = split_into_parts(shortened, part_tokens=part_tokens, count=count)
+        # Counting is what costs: a range without long results is not counted once more.
+        same = shortened == tuple(blocks)
+        parts = whole if same else split_into_parts(shortened, part_tokens=part_tokens, count=count)
         if len(parts) <= max_parts:
             return parts
     return ()
