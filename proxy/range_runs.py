@@ -159,33 +159,60 @@ class RangeRuns:
         failures_left: int,
     ) -> RunResult:
         try:
-            lease = await self._store.acquire(
-                turn.scope,
-                turn.root,
-                end=plan.end,
-                end_fingerprint=plan.end_fingerprint,
-                owner=self._worker,
-                lease_seconds=LEASE_SECONDS,
-            )
+            lease = await self._lease(turn, aim, plan)
         except StoreUnavailable:
             return RunFailed(Reason.SUMMARY_FAILED)
-        if lease is None:
-            if aim.cause is not Cause.MANUAL:
-                await self._leases_ended(turn)
-            return RunChanged(busy=True)
+        if not isinstance(lease, Lease):
+            return lease
         self._events.started(turn, aim.cause, plan)
         error: str | None = "failed"
+        failure: Reason | None = None
         try:
             result, error = await self._guarded(lease, turn, aim, words, plan, failures_left)
+            failure = result.reason if isinstance(result, RunFailed) else None
         except asyncio.CancelledError:
             error = "cancelled"
             raise
         finally:
             self._events.ended(turn, aim.cause, plan, error)
-            await asyncio.shield(self._release(lease))
+            await asyncio.shield(self._release(lease, failure))
         if isinstance(result, RunFailed):
             self._runs.failed(key, result)
         return result
+
+    async def _lease(self, turn: Turn, aim: Aim, plan: RangePlan) -> Lease | RunResult:
+        """A lease on the planned range, under which the plan still holds; else what became of it.
+
+        Somebody may have finished between our reading of the surface and our lease: then another
+        summary of the same range would be paid for in vain.
+        """
+        by_hand = aim.cause is Cause.MANUAL
+        lease = await self._store.acquire(
+            turn.scope,
+            turn.root,
+            end=plan.end,
+            end_fingerprint=plan.end_fingerprint,
+            owner=self._worker,
+            lease_seconds=LEASE_SECONDS,
+            over_failure=by_hand,
+        )
+        if lease is None:
+            if by_hand:
+                return RunChanged(busy=True)
+            failure = await self._store.failure(turn.scope, turn.root, plan.end_fingerprint)
+            if failure is not None:
+                return RunFailed(Reason(failure))
+            await self._leases_ended(turn)
+            return RunChanged(busy=True)
+        try:
+            now = await self._surfaces.refresh(turn)
+        except BaseException:
+            await asyncio.shield(self._release(lease))
+            raise
+        if planned_ids(now.applied) != planned_ids(turn.applied):
+            await self._release(lease)
+            return RunChanged()
+        return lease
 
     async def _guarded(
         self,
@@ -305,9 +332,9 @@ class RangeRuns:
             except StoreUnavailable:
                 log.warning("lease not renewed: store unavailable")
 
-    async def _release(self, lease: Lease) -> None:
+    async def _release(self, lease: Lease, failure: Reason | None = None) -> None:
         try:
-            await self._store.release(lease)
+            await self._store.release(lease, failure=failure)
         except StoreUnavailable:
             log.warning("lease not released: store unavailable, it expires by itself")
 

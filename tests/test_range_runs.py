@@ -4,6 +4,7 @@ rows of cases.jsonl that they prove."""
 import asyncio
 import contextlib
 import json
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -252,6 +253,51 @@ class TestRaces:
         assert second.headers["x-tidegate-generation"] == "1"
         assert two.provider.summary_calls == []
         assert two.provider.main_calls[0].seen.body == one.provider.main_calls[0].seen.body
+
+    async def test_who_gets_the_lease_after_another_landed_asks_for_no_summary(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The surface was read before the other worker's commit, the lease came after it."""
+        messages = talk(9, 300)
+        waiting, go_on = threading.Event(), threading.Event()
+        acquire = SqlStore.acquire
+
+        async def late(store: SqlStore, *arguments: Any, **options: Any) -> Any:
+            if arguments[0].tenant and not waiting.is_set():
+                waiting.set()
+                await asyncio.to_thread(go_on.wait, 20)
+            return await acquire(store, *arguments, **options)
+
+        with (
+            walking(WINDOW, folder=tmp_path, server={"workers": 2}) as one,
+            walking(WINDOW, folder=tmp_path, server={"workers": 2}) as two,
+        ):
+            monkeypatch.setattr(SqlStore, "acquire", late)
+            asking = asyncio.create_task(
+                asyncio.to_thread(one.client.post, CHAT, json=asked(messages))
+            )
+            await until(waiting.is_set)
+            await asyncio.to_thread(two.client.post, CHAT, json=asked(messages))
+            go_on.set()
+            answered = await asking
+        assert answered.headers["x-tidegate-generation"] == "1"
+        assert len(two.provider.summary_calls) == 1
+        assert one.provider.summary_calls == []
+
+    async def test_a_failure_is_shared_between_workers(self, tmp_path: Path) -> None:
+        provider = StrictProvider(WINDOW, summary=lambda body: "")
+        other = StrictProvider(WINDOW)
+        messages = talk(8, 310)
+        with (
+            walking(WINDOW, provider=provider, folder=tmp_path, server={"workers": 2}) as one,
+            walking(WINDOW, provider=other, folder=tmp_path, server={"workers": 2}) as two,
+        ):
+            first = await asyncio.to_thread(one.client.post, CHAT, json=asked(messages))
+            second = await asyncio.to_thread(two.client.post, CHAT, json=asked(messages))
+        assert first.headers["x-tidegate-reason"] == "summary-failed"
+        assert second.headers["x-tidegate-reason"] in ("summary-failed", "backing-off")
+        assert provider.summary_calls
+        assert other.summary_calls == []
 
     async def test_a_lost_lease_writes_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         async def lost(*arguments: Any, **options: Any) -> bool:

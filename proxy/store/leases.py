@@ -4,13 +4,17 @@ import json
 import uuid
 from collections.abc import Collection
 
-from sqlalchemy import ColumnElement, and_, delete, select, update
+from sqlalchemy import ColumnElement, Delete, Update, and_, delete, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from proxy.core.replacements import Scope
 from proxy.store.database import Database
 from proxy.store.schema import DatabaseNow, in_flight, leases
-from proxy.store.store import IN_FLIGHT_SECONDS, LEASE_SECONDS, Lease
+from proxy.store.store import FAILURE_SHARED_SECONDS, IN_FLIGHT_SECONDS, LEASE_SECONDS, Lease
+
+# A lease that ended in failure stays for a while: in place of an owner it names the reason. No
+# worker's name begins like this.
+_FAILED = "failed:"
 
 
 def _of_root(scope: Scope, root: bytes) -> ColumnElement[bool]:
@@ -28,6 +32,10 @@ def _held(lease: Lease) -> ColumnElement[bool]:
         leases.c.end_fingerprint == lease.end_fingerprint,
         leases.c.token == lease.token,
     )
+
+
+def _is_failure() -> ColumnElement[bool]:
+    return leases.c.owner.startswith(_FAILED, autoescape=True)
 
 
 async def lease_is_ours(connection: AsyncConnection, lease: Lease) -> bool:
@@ -52,9 +60,11 @@ class LeaseRows:
         end_fingerprint: bytes,
         owner: str,
         lease_seconds: float = LEASE_SECONDS,
+        over_failure: bool = False,
     ) -> Lease | None:
         """Under the lock of (scope, root): a commit sees us or the one before, never both."""
         token = uuid.uuid4().hex
+        is_free = leases.c.expires_at <= DatabaseNow()
         held = {
             "stop": end,
             "owner": owner,
@@ -74,7 +84,7 @@ class LeaseRows:
             .on_conflict_do_update(
                 index_elements=leases.primary_key.columns,
                 set_=held,
-                where=leases.c.expires_at <= DatabaseNow(),
+                where=or_(is_free, _is_failure()) if over_failure else is_free,
             )
             .returning(leases.c.expires_at)
         )
@@ -102,19 +112,41 @@ class LeaseRows:
 
         return await self._database.write(work)
 
-    async def release(self, lease: Lease) -> None:
-        """Delete the row iff it still carries our token."""
+    async def release(self, lease: Lease, *, failure: str | None = None) -> None:
+        """Delete the row, or leave the failure in it, iff it still carries our token."""
+        statement: Delete | Update = delete(leases).where(_held(lease))
+        if failure is not None:
+            told = {
+                "owner": _FAILED + failure,
+                "expires_at": DatabaseNow() + FAILURE_SHARED_SECONDS,
+            }
+            statement = update(leases).where(_held(lease)).values(**told)
 
         async def work(connection: AsyncConnection) -> None:
-            await connection.execute(delete(leases).where(_held(lease)))
+            await connection.execute(statement)
 
         await self._database.write(work)
+
+    async def failure(self, scope: Scope, root: bytes, end_fingerprint: bytes) -> str | None:
+        """What was left in the row of that end, until it expires."""
+        statement = select(leases.c.owner).where(
+            _of_root(scope, root),
+            leases.c.end_fingerprint == end_fingerprint,
+            leases.c.expires_at > DatabaseNow(),
+            _is_failure(),
+        )
+
+        async def work(connection: AsyncConnection) -> str | None:
+            owner = (await connection.execute(statement)).scalar()
+            return None if owner is None else str(owner).removeprefix(_FAILED)
+
+        return await self._database.read(work)
 
     async def live_leases(self, scope: Scope, root: bytes) -> tuple[Lease, ...]:
         """Those that have not expired, by their end."""
         statement = (
             select(leases)
-            .where(_of_root(scope, root), leases.c.expires_at > DatabaseNow())
+            .where(_of_root(scope, root), leases.c.expires_at > DatabaseNow(), ~_is_failure())
             .order_by(leases.c.stop, leases.c.end_fingerprint)
         )
 

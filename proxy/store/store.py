@@ -18,6 +18,7 @@ from proxy.core.generations import Revocation
 from proxy.core.replacements import NewReplacement, Replacement, Scope
 
 LEASE_SECONDS = 30.0
+FAILURE_SHARED_SECONDS = 30.0  # nobody starts work again that failed so lately
 IN_FLIGHT_SECONDS = 5.0  # published once a second: a worker is believed dead after four misses
 
 
@@ -260,17 +261,24 @@ class Store(Protocol):
         end_fingerprint: bytes,
         owner: str,
         lease_seconds: float = LEASE_SECONDS,
+        over_failure: bool = False,
     ) -> Lease | None:
-        """A lease on that end, or None while somebody else's is live. An expired one is taken."""
+        """A lease on that end, or None while somebody else's is live. An expired one is taken.
+
+        A failure left there blocks it as a live lease does, unless `over_failure`.
+        """
 
     async def renew(self, lease: Lease, lease_seconds: float = LEASE_SECONDS) -> bool:
         """Whether the lease was still ours, and now lasts longer."""
 
-    async def release(self, lease: Lease) -> None:
-        """Give it back; nothing happens when it is no longer ours."""
+    async def release(self, lease: Lease, *, failure: str | None = None) -> None:
+        """Give it back; nothing happens when it is no longer ours. A failure is left for others."""
+
+    async def failure(self, scope: Scope, root: bytes, end_fingerprint: bytes) -> str | None:
+        """What the last holder of a lease on that end left there within the last 30 seconds."""
 
     async def live_leases(self, scope: Scope, root: bytes) -> tuple[Lease, ...]:
-        """Those that have not expired."""
+        """Those that have not expired, failures apart."""
 
     async def publish_in_flight(
         self,

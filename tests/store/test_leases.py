@@ -67,6 +67,35 @@ class TestAcquire:
         assert live.expires_at > lease.expires_at
 
 
+class TestFailures:
+    async def test_a_failure_is_told_to_every_worker_and_blocks_until_it_expires(
+        self, store: SqlStore, another_store: OpenStore
+    ) -> None:
+        lease = await acquire(store)
+        assert lease is not None
+        other = another_store()
+        assert await other.failure(SCOPE, ROOT, CHAIN[3]) is None
+        await store.release(lease, failure="summary-timeout")
+        assert await other.failure(SCOPE, ROOT, CHAIN[3]) == "summary-timeout"
+        assert await other.failure(SCOPE, ROOT, CHAIN[4]) is None
+        assert await acquire(other, owner="worker-2") is None
+        assert await other.live_leases(SCOPE, ROOT) == ()
+
+    async def test_who_asks_by_hand_takes_it_over(self, store: SqlStore) -> None:
+        lease = await acquire(store)
+        assert lease is not None
+        await store.release(lease, failure="summary-failed")
+        again = await store.acquire(
+            SCOPE, ROOT, end=4, end_fingerprint=CHAIN[3], owner="worker-2", over_failure=True
+        )
+        assert again is not None
+        assert await store.failure(SCOPE, ROOT, CHAIN[3]) is None
+        taken = await store.acquire(
+            SCOPE, ROOT, end=4, end_fingerprint=CHAIN[3], owner="worker-3", over_failure=True
+        )
+        assert taken is None
+
+
 class TestKeep:
     async def test_renewing_makes_it_last(self, store: SqlStore) -> None:
         lease = await acquire(store, seconds=5)
