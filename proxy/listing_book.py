@@ -104,6 +104,10 @@ class ListingBook:
         self._asking[place] = task
         task.add_done_callback(lambda _: self._asking.pop(place, None))
 
+    def asking(self, place: Place) -> bool:
+        """Whether this place is being asked at the moment: what is known may be about to change."""
+        return place in self._asking
+
     async def settled(self) -> None:
         """Wait until nobody asks any more."""
         while self._asking:

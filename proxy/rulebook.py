@@ -58,7 +58,8 @@ class Rulebook:
         scope = Scope(caller.tenant, caller.upstream.name, request.model)
         limits = await self._windows.prepare(scope, self._fetcher(caller))
         budget = limits.budget(limits.output_reserve(request.params))
-        if not budget.valid:
+        # An upstream that is being asked may be about to tell what is missing.
+        if not budget.valid and not self._windows.asking(scope):
             self._warn(scope, budget.problem)
         return ModelRules(
             budget=budget,

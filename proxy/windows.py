@@ -136,6 +136,11 @@ class Windows:
             self._book.refresh(place, scope.model, fetch)
         return self.effective(scope)
 
+    def asking(self, scope: Scope) -> bool:
+        """Whether the upstream is being asked for its listing at the moment."""
+        place = self._place(scope)
+        return place is not None and self._book.asking(place)
+
     async def load_catalogue(self) -> None:
         """Read the catalogue ahead of the first chat that needs it."""
         await self._catalogue.load()
