@@ -1,5 +1,6 @@
 """The composition root: the ASGI application, its lifespan, and the place that renders errors."""
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -14,6 +15,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from proxy.answers import INTERNAL_ERROR, http_date, send_error
 from proxy.core.errors import InvalidRequest, TidegateError
+from proxy.draining import Draining
 from proxy.guard import require_loopback
 from proxy.provider import Provider, Timeouts
 from proxy.relay import RelayRules, Upstream
@@ -39,17 +41,22 @@ class EdgeOptions:
     bound_to_loopback: bool = True
     max_body_bytes: int = 64 << 20
     heartbeat_seconds: float = 10
+    drain_seconds: float = 0
     timeouts: Timeouts = field(default_factory=Timeouts)
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What is opened for the application's lifetime, inside its event loop."""
+    """What is opened for the application's lifetime, inside its event loop.
+
+    `better` waits for parts that are to take their place, for a start without everything.
+    """
 
     secret: bytes = field(repr=False)
     pipeline: ChatPipeline | None = None
     routes: tuple[BaseRoute, ...] = ()
     not_ready: Callable[[], Awaitable[str | None]] | None = None
+    better: Callable[[], Awaitable["Parts"]] | None = None
 
 
 OpenParts = Callable[[Provider], AbstractAsyncContextManager[Parts]]
@@ -72,8 +79,10 @@ class Tidegate:
         has_key = any(upstream.api_key for upstream in options.upstreams)
         self._guards_all = options.bound_to_loopback and has_key
         self._guards_own = options.bound_to_loopback
+        self._draining = Draining(options.drain_seconds)
+        self._health = (Route("/healthz", self._healthz), Route("/readyz", self._readyz))
         self._own = Starlette(
-            routes=[Route("/healthz", self._healthz), Route("/readyz", self._readyz)],
+            routes=self._health,
             lifespan=self._lifespan,
             exception_handlers={
                 TidegateError: _render_own_error,
@@ -123,13 +132,28 @@ class Tidegate:
         provider = Provider(self._options.timeouts)
         try:
             async with self._open_parts(provider) as parts:
-                self._edge = Edge(self._edge_rules(parts.secret), provider, parts.pipeline)
-                self._not_ready = parts.not_ready
-                app.router.routes.extend(parts.routes)
-                yield
+                self._use(parts, provider)
+                improving = asyncio.create_task(self._improve(parts, provider), name="parts")
+                try:
+                    with self._draining.watching():
+                        yield
+                finally:
+                    improving.cancel()
+                    await asyncio.gather(improving, return_exceptions=True)
         finally:
             self._edge = None
             await provider.aclose()
+
+    def _use(self, parts: Parts, provider: Provider) -> None:
+        """Serve with these parts from the next request on."""
+        self._edge = Edge(self._edge_rules(parts.secret), provider, parts.pipeline)
+        self._not_ready = parts.not_ready
+        self._own.router.routes[:] = [*self._health, *parts.routes]
+
+    async def _improve(self, parts: Parts, provider: Provider) -> None:
+        while parts.better is not None:
+            parts = await parts.better()
+            self._use(parts, provider)
 
     def _edge_rules(self, secret: bytes) -> EdgeRules:
         options = self._options
@@ -148,6 +172,8 @@ class Tidegate:
         return _json({"status": "ok"})
 
     async def _readyz(self, request: Request) -> Response:
+        if self._draining.asked:
+            return _json({"status": "not ready", "reason": "shutting down"}, status=503)
         reason = await self._not_ready() if self._not_ready is not None else None
         if reason is None:
             return _json({"status": "ready"})

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -32,6 +32,7 @@ from proxy.housekeeping import Housekeeping
 from proxy.in_flight import InFlight
 from proxy.journal import Journal
 from proxy.known_models import KnownModels, ModelRule
+from proxy.late_store import parts_with
 from proxy.live_events import LiveEvents
 from proxy.logged import Logged
 from proxy.management import Management
@@ -77,6 +78,7 @@ def create_app(settings: Settings) -> Tidegate:
         bound_to_loopback=server.on_loopback,
         max_body_bytes=server.body_limit_bytes,
         heartbeat_seconds=server.heartbeat_seconds,
+        drain_seconds=server.drain_seconds,
         timeouts=timeouts_of(server),
     )
     return Tidegate(options, open_parts)
@@ -277,8 +279,19 @@ async def opened(
 ) -> AsyncIterator[Parts]:
     """The parts, opened in order and closed in the reverse order."""
     store = SqlStore(settings.store.url.get_secret_value(), sole_process=_is_sole(settings))
-    await store.open()
-    secret = await store.secret("digests")
+    make = partial(_parts_on, settings, upstreams, provider)
+    async with parts_with(store, SqlStore("sqlite://"), make) as parts:
+        yield parts
+
+
+@asynccontextmanager
+async def _parts_on(
+    settings: Settings,
+    upstreams: dict[str, Upstream],
+    provider: Provider,
+    store: SqlStore,
+    secret: bytes,
+) -> AsyncIterator[Parts]:
     engine = assemble(settings, upstreams, provider, store, secret)
     await engine.meter.prepare()
     # Not awaited: only a chat whose window nobody wrote or listed waits for the catalogue.
@@ -294,15 +307,11 @@ async def opened(
     async def exposition(request: Request) -> Response:
         return Response(engine.metrics.exposition(), media_type="text/plain; version=0.0.4")
 
-    routes = _own_routes(settings, upstreams, engine, secret)
+    own = _own_routes(settings, upstreams, engine, secret)
+    routes = (Route("/metrics", exposition), *own)
     try:
         async with _running(engine):
-            yield Parts(
-                secret=secret,
-                pipeline=engine.commands,
-                routes=(Route("/metrics", exposition), *routes),
-                not_ready=not_ready,
-            )
+            yield Parts(secret, engine.commands, routes, not_ready)
     finally:
         await asyncio.gather(catalogue, return_exceptions=True)
         await engine.windows.aclose()
@@ -323,7 +332,7 @@ def _own_routes(
         bound_to_loopback=server.on_loopback,
     )
     rules = [ModelRule(rule.match, rule.upstream) for rule in settings.models]
-    management = Management(access, models=KnownModels(engine.windows, engine.store, rules))
+    models = KnownModels(engine.windows, engine.store, rules)
     logged = Logged(engine.store, engine.journal)
     compacting = CompactRoutes(
         CompactRules(
@@ -347,11 +356,10 @@ def _own_routes(
         conversations=engine.conversations,
         in_flight=engine.in_flight,
     )
-    live = EventRoutes(access, engine.live)
     return (
-        *management.routes(),
+        *Management(access, models=models).routes(),
         *compacting.routes(),
-        *live.routes(),
+        *EventRoutes(access, engine.live).routes(),
         *conversations.routes(),
     )
 

@@ -113,6 +113,11 @@ class ServerSettings(Section):
     write_timeout_seconds: Seconds = Field(
         default=60, description="longest gap while sending a request"
     )
+    drain_seconds: Annotated[float, Field(allow_inf_nan=False)] = Field(
+        default=0,
+        ge=0,
+        description="how long everything is still served after SIGTERM while /readyz says no",
+    )
     shutdown_timeout_seconds: int = Field(
         default=30, ge=0, description="how long open requests may go on after a stop was asked for"
     )

@@ -96,7 +96,12 @@ def test_every_test_file_has_its_module() -> None:
         folder = path.relative_to(TESTS).parent
         named = path.name.removeprefix("test_")
         known = (PROXY / folder / named).exists() or (path.parent / named).exists()
-        if not known and folder.parts[:1] not in (("store",), ("benchmarks",), ("journeys",)):
+        if not known and folder.parts[:1] not in (
+            ("store",),
+            ("benchmarks",),
+            ("journeys",),
+            ("faults",),
+        ):
             assert path.stem in WHOLE, f"{path.relative_to(ROOT)} tests no module"
 
 
