@@ -3,10 +3,8 @@ and nowhere else; the provider's own errors are replies like any other.
 """
 
 import logging
-from dataclasses import dataclass
 
 import aiohttp
-import httpx
 from aiohttp.http_exceptions import HttpProcessingError
 
 from proxy.codings import accepts, codings_of, make_decoder
@@ -15,44 +13,21 @@ from proxy.holding import MAX_ERROR_BYTES, Opening, hold
 from proxy.relay import ProviderRequest
 from proxy.reply import Reply
 from proxy.tap import BodyTap, EventTap, Tap
-from proxy.transport import ComingBody, StaleConnection, UpstreamTransport, WholeBody, WriteStalled
+from proxy.transport import ReplyStream, Response, StaleConnection, Transport, WriteStalled
+from proxy.transport import Timeouts as Timeouts
 
 logger = logging.getLogger(__name__)
 
 # One connection per running chat; the bound is there to stop a runaway, not to queue.
 MAX_CONNECTIONS = 16384
 
-_PLACEHOLDER_URL = httpx.URL("http://upstream/")
-
-
-@dataclass(frozen=True, slots=True)
-class Timeouts:
-    """Limits per gap, none in total. `read` of the first byte is counted from the request's end."""
-
-    connect_seconds: float = 10
-    first_byte_seconds: float = 600
-    between_bytes_seconds: float = 600
-    write_seconds: float = 60
-
 
 class Provider:
     """The way to every upstream. Made, used and closed inside one event loop."""
 
-    def __init__(
-        self,
-        timeouts: Timeouts = Timeouts(),
-        *,
-        transport: httpx.AsyncBaseTransport | None = None,
-    ) -> None:
-        """`transport` is for measurements; the default is the one that is meant."""
-        self._transport = transport or UpstreamTransport(max_connections=MAX_CONNECTIONS)
-        self._timeout = {
-            "connect": timeouts.connect_seconds,
-            "read": timeouts.first_byte_seconds,
-            "between": timeouts.between_bytes_seconds,
-            "write": timeouts.write_seconds,
-            "pool": timeouts.connect_seconds,
-        }
+    def __init__(self, timeouts: Timeouts | None = None) -> None:
+        """To be made inside the running loop."""
+        self._transport = Transport(timeouts or Timeouts(), max_connections=MAX_CONNECTIONS)
 
     async def aclose(self) -> None:
         """Closes all connections."""
@@ -82,7 +57,7 @@ class Provider:
             await reply.aclose()
             raise
 
-    async def _exchange(self, request: ProviderRequest) -> httpx.Response:
+    async def _exchange(self, request: ProviderRequest) -> Response:
         whole = isinstance(request.body, bytes)
         try:
             # What is still being received cannot be sent again, so it gets a fresh connection.
@@ -93,23 +68,9 @@ class Provider:
         logger.info("stale_connection origin=%s", request.origin)
         return await self._handle(request, fresh=True)
 
-    async def _handle(self, request: ProviderRequest, *, fresh: bool) -> httpx.Response:
-        body = request.body
-        stream = WholeBody(body) if isinstance(body, bytes) else ComingBody(body)
-        outgoing = httpx.Request(
-            request.method,
-            _PLACEHOLDER_URL,
-            headers=list(request.headers),
-            stream=stream,
-            extensions={
-                "origin": request.origin,
-                "target": request.target,
-                "timeout": self._timeout,
-                "fresh": fresh,
-            },
-        )
+    async def _handle(self, request: ProviderRequest, *, fresh: bool) -> Response:
         try:
-            return await self._transport.handle_async_request(outgoing)
+            return await self._transport.send(request, fresh=fresh)
         except StaleConnection:
             raise
         except (WriteStalled, aiohttp.SocketTimeoutError) as exc:
@@ -126,12 +87,12 @@ class _Translating:
 
     __slots__ = ("_stream",)
 
-    def __init__(self, stream: httpx.AsyncByteStream) -> None:
+    def __init__(self, stream: ReplyStream) -> None:
         self._stream = stream
 
     async def __anext__(self) -> bytes:
         try:
-            return await anext(self._stream)  # type: ignore[call-overload,no-any-return]
+            return await anext(self._stream)
         except StopAsyncIteration:
             raise
         except aiohttp.SocketTimeoutError as exc:
@@ -143,16 +104,15 @@ class _Translating:
         await self._stream.aclose()
 
 
-def _reply(response: httpx.Response, request: ProviderRequest, *, tap: Tap | None) -> Reply:
-    codings = codings_of(response.headers.get("content-encoding", "").encode())
+def _reply(response: Response, request: ProviderRequest, *, tap: Tap | None) -> Reply:
+    codings = codings_of(_header(response, b"content-encoding"))
     undo = bool(codings) and not accepts(request.accepts, codings) and request.method != "HEAD"
     decoder = make_decoder(codings) if codings and (undo or tap is not None) else None
     if codings and decoder is None:
         tap = None  # a coding not known: nothing in there can be read
-    assert isinstance(response.stream, httpx.AsyncByteStream)
     return Reply(
-        response.status_code,
-        response.headers.raw,
+        response.status,
+        response.headers,
         _Translating(response.stream),
         decoder=decoder,
         tap=tap,
@@ -160,17 +120,22 @@ def _reply(response: httpx.Response, request: ProviderRequest, *, tap: Tap | Non
     )
 
 
-def _chat_tap(response: httpx.Response) -> Tap | None:
-    media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if response.status_code >= 400:
+def _chat_tap(response: Response) -> Tap | None:
+    media_type = _header(response, b"content-type").partition(b";")[0].strip().lower()
+    if response.status >= 400:
         return BodyTap(max_bytes=MAX_ERROR_BYTES)
-    if response.status_code != 200:
+    if response.status != 200:
         return None
-    if media_type == "text/event-stream":
+    if media_type == b"text/event-stream":
         return EventTap()
-    if media_type.endswith("json") or not media_type:
+    if media_type.endswith(b"json") or not media_type:
         return BodyTap()
     return None
+
+
+def _header(response: Response, name: bytes) -> bytes:
+    """The values of that (lower case) name, joined as one."""
+    return b", ".join(value for key, value in response.headers if key.lower() == name)
 
 
 def _where(request: ProviderRequest) -> str:

@@ -1,18 +1,21 @@
-"""The way out: httpx's transport interface over aiohttp, which adds nothing and joins nothing.
+"""The way out: aiohttp's client, held so that it adds nothing and joins nothing.
 
-The aiohttp client by itself would add headers, keep cookies, rewrite the URL and read the
-environment; each of these is switched off here. Chunks are handed on as they arrive.
+By itself it would add headers, keep cookies, rewrite the URL and read the environment; each of
+these is switched off here. Chunks are handed on as they arrive.
 """
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator
+import ssl
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, Self
+from typing import Self
 
 import aiohttp
-import httpx
-from httpx_aiohttp import AiohttpTransport
+import certifi
 from yarl import URL
+
+from proxy.relay import ProviderRequest
 
 # Larger bodies go out in slices, so that a write that makes no progress is noticed.
 WRITE_SLICE_BYTES = 1 << 16
@@ -38,33 +41,17 @@ class WriteStalled(Exception):
     """The upstream took no byte of the request body within the write limit."""
 
 
-class WholeBody(httpx.AsyncByteStream):
-    """A request body that is in hand; it can be sent again."""
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Limits per gap, none in total. The first byte's is counted from the request's end."""
 
-    def __init__(self, whole: bytes) -> None:
-        """`whole` may be empty: then no body is sent."""
-        self.whole = whole
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        """The body in slices."""
-        view = memoryview(self.whole)
-        for start in range(0, len(view), WRITE_SLICE_BYTES):
-            yield bytes(view[start : start + WRITE_SLICE_BYTES])
+    connect_seconds: float = 10
+    first_byte_seconds: float = 600
+    between_bytes_seconds: float = 600
+    write_seconds: float = 60
 
 
-class ComingBody(httpx.AsyncByteStream):
-    """A request body that is still being received; it can be sent once."""
-
-    def __init__(self, chunks: AsyncIterator[bytes]) -> None:
-        """`chunks` raises when the client leaves or sends too much, and the request is given up."""
-        self._chunks = chunks
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        """The chunks as they come."""
-        return self._chunks
-
-
-class ReplyStream(httpx.AsyncByteStream):
+class ReplyStream:
     """A reply's body: each read gives what has arrived. A cancelled read loses nothing."""
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:
@@ -110,42 +97,54 @@ class ReplyStream(httpx.AsyncByteStream):
             content.set_exception(aiohttp.ClientPayloadError("the connection closed in mid-body"))
 
 
-class UpstreamTransport(AiohttpTransport):
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What came back: the status, the headers as sent, and the body, which is still coming."""
+
+    status: int
+    headers: Sequence[tuple[bytes, bytes]]
+    stream: ReplyStream
+
+
+class Transport:
     """Requests sent over two aiohttp pools: one that reuses connections, one that never does.
 
-    Request extensions: `origin`, `target` (the raw request target), `timeout` (`connect`, `read`
-    for the first byte, `between` for later gaps, `write`, in seconds), `fresh` (no pooled one).
     Raises aiohttp's errors, `StaleConnection` and `WriteStalled`; the provider translates them.
     """
 
-    def __init__(self, *, max_connections: int, ssl: Any = None) -> None:
+    def __init__(
+        self,
+        timeouts: Timeouts,
+        *,
+        max_connections: int,
+        context: ssl.SSLContext | None = None,
+    ) -> None:
         """To be made inside the running loop, which the sessions belong to."""
-        context = ssl if ssl is not None else httpx.create_ssl_context(trust_env=False)
+        self._write_seconds = timeouts.write_seconds
+        self._between_seconds = timeouts.between_bytes_seconds
+        self._timeout = aiohttp.ClientTimeout(
+            connect=timeouts.connect_seconds, sock_read=timeouts.first_byte_seconds
+        )
+        context = context or _ssl_context()
         reuses = aiohttp.TraceConfig()
         reuses.on_connection_reuseconn.append(_mark_reused)
         self._fresh = _session(context, max_connections, _FRESH_ONLY_SECONDS, ())
-        pooled = _session(context, max_connections, KEEPALIVE_SECONDS, (reuses,))
-        super().__init__(verify=context, trust_env=False, client=pooled)
-        self._pooled = pooled
+        self._pooled = _session(context, max_connections, KEEPALIVE_SECONDS, (reuses,))
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Sends the request and waits for the reply's headers."""
-        extensions = request.extensions
-        timeout = extensions["timeout"]
+    async def send(self, request: ProviderRequest, *, fresh: bool = False) -> Response:
+        """Sends the request, waits for the reply's headers. `fresh`: over no pooled connection."""
         attempt = _Attempt()
-        session = self._fresh if extensions.get("fresh") else self._pooled
-        url = URL(extensions["origin"] + extensions["target"], encoded=True)
+        session = self._fresh if fresh else self._pooled
+        url = URL(request.origin + request.target, encoded=True)
         try:
             async with asyncio.timeout(None) as write_limit:
                 response = await session.request(
                     request.method,
                     url,
-                    headers=[(_text(name), _text(value)) for name, value in request.headers.raw],
-                    data=_body(request.stream, write_limit, timeout["write"]),
+                    headers=[(_text(name), _text(value)) for name, value in request.headers],
+                    data=_body(request.body, write_limit, self._write_seconds),
                     allow_redirects=False,
-                    timeout=aiohttp.ClientTimeout(
-                        connect=timeout["connect"], sock_read=timeout["read"]
-                    ),
+                    timeout=self._timeout,
                     trace_request_ctx=attempt,
                 )
         except TimeoutError as exc:
@@ -158,12 +157,8 @@ class UpstreamTransport(AiohttpTransport):
             raise
         connection = response.connection
         if connection is not None and connection.protocol is not None:
-            connection.protocol.read_timeout = timeout["between"]
-        return httpx.Response(
-            status_code=response.status,
-            headers=response.raw_headers,
-            stream=ReplyStream(response),
-        )
+            connection.protocol.read_timeout = self._between_seconds
+        return Response(response.status, response.raw_headers, ReplyStream(response))
 
     async def aclose(self) -> None:
         """Closes both pools."""
@@ -186,15 +181,20 @@ async def _mark_reused(
     context.trace_request_ctx.reused = True
 
 
+def _ssl_context() -> ssl.SSLContext:
+    """Certificates checked against certifi's list, whatever the environment says."""
+    return ssl.create_default_context(cafile=certifi.where())
+
+
 def _session(
-    ssl: Any,
+    context: ssl.SSLContext,
     max_connections: int,
     keepalive_seconds: float,
     traces: tuple[aiohttp.TraceConfig, ...],
 ) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(
-            limit=max_connections, ssl=ssl, keepalive_timeout=keepalive_seconds
+            limit=max_connections, ssl=context, keepalive_timeout=keepalive_seconds
         ),
         cookie_jar=aiohttp.DummyCookieJar(),
         skip_auto_headers=_AUTO_HEADERS,
@@ -225,15 +225,26 @@ def _partly_read(error: aiohttp.ServerDisconnectedError) -> bool:
     return not isinstance(error.message, str)
 
 
-def _body(stream: Any, limit: asyncio.Timeout, write_seconds: float) -> Any:
+def _body(
+    body: bytes | AsyncIterator[bytes], limit: asyncio.Timeout, write_seconds: float
+) -> bytes | AsyncIterator[bytes] | None:
     """The body in the form that sends it best: none, whole, or watched slice by slice."""
-    if isinstance(stream, WholeBody) and len(stream.whole) <= WRITE_SLICE_BYTES:
-        return stream.whole or None
-    return _watched(stream, limit, write_seconds)
+    if not isinstance(body, bytes):
+        return _watched(body, limit, write_seconds)
+    if len(body) <= WRITE_SLICE_BYTES:
+        return body or None
+    return _watched(slices(body), limit, write_seconds)
+
+
+async def slices(whole: bytes) -> AsyncIterator[bytes]:
+    """A large body in slices."""
+    view = memoryview(whole)
+    for start in range(0, len(view), WRITE_SLICE_BYTES):
+        yield bytes(view[start : start + WRITE_SLICE_BYTES])
 
 
 async def _watched(
-    chunks: AsyncIterable[bytes], limit: asyncio.Timeout, write_seconds: float
+    chunks: AsyncIterator[bytes], limit: asyncio.Timeout, write_seconds: float
 ) -> AsyncIterator[bytes]:
     """The chunks; between handing one out and being asked for the next at most the limit passes."""
     loop = asyncio.get_running_loop()
