@@ -40,6 +40,7 @@ from proxy.events import EventLog
 from proxy.history_watch import HistoryWatch
 from proxy.image_memory import remember_refusal
 from proxy.meter import Meter
+from proxy.off_loop import off_loop
 from proxy.range_runs import (
     Allowance,
     RangeRuns,
@@ -203,7 +204,7 @@ class Compactor:
     async def _pruned_if_enough(self, turn: Turn, aim: Aim) -> Turn:
         """Under pressure a prune is kept only if it makes all the room that is needed."""
         for newest_too in (False, True):
-            new = plan_prune(turn.priced, newest_too=newest_too)
+            new = await off_loop(turn.body_bytes, plan_prune, turn.priced, newest_too=newest_too)
             if not new:
                 continue
             tried = await self._surfaces.applying(
@@ -216,7 +217,7 @@ class Compactor:
     async def _pruned(self, turn: Turn, aim: Aim) -> Turn:
         """After an overflow every prune is committed first, the newest unit's if still needed."""
         for newest_too in (False, True):
-            new = plan_prune(turn.priced, newest_too=newest_too)
+            new = await off_loop(turn.body_bytes, plan_prune, turn.priced, newest_too=newest_too)
             if new:
                 turn = (await self.committed(turn, new)).did("prune")
             if fits(aim, turn.priced.total_tokens):

@@ -96,7 +96,8 @@ class Surfaces:
 
     async def applying(self, turn: Turn, applied: Sequence[Replacement]) -> Turn:
         """The turn folded with exactly these replacements; priced again if it was priced."""
-        surface = fold(turn.request.history, turn.pairing, applied)
+        size_bytes = sum(map(len, turn.request.raw_history)) if applied else 0
+        surface = await off_loop(size_bytes, fold, turn.request.history, turn.pairing, applied)
         folded = replace(
             turn,
             applied=tuple(applied),
