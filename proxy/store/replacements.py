@@ -59,6 +59,7 @@ _IN_CHAIN = (
     .where(_OF_ROOT, replacements.c.end_fingerprint.in_(bindparam("chain", expanding=True)))
     .order_by(replacements.c.seq)
 )
+_ANY = select(replacements.c.seq).where(_OF_ROOT)
 _PAYLOADS = select(replacements.c.id, replacements.c.payload).where(
     replacements.c.id.in_(bindparam("ids", expanding=True))
 )
@@ -108,10 +109,13 @@ class ReplacementRows:
     async def replacements(
         self, scope: Scope, root: bytes, chain: Collection[bytes]
     ) -> tuple[Replacement, ...]:
-        """At most one query: none when the cached answer holds, two after a payload was evicted."""
+        """At most one query: none when the cached answer holds or nothing is recorded, two after a
+        payload was evicted."""
         known = self._known.get((scope, root))
         if known is not None and known.fresh and self._database.sole:
             rows = _matching(known.rows, chain)
+        elif self._database.surely_empty(_ANY, _root_parameters(scope, root)):
+            rows = ()
         else:
             rows = await self._database.read(
                 lambda connection: self._read(connection, scope, root, chain)
