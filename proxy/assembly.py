@@ -26,6 +26,7 @@ from proxy.conversations import Conversations, Keeping
 from proxy.core.compaction import Words
 from proxy.core.errors import StoreUnavailable
 from proxy.core.summary_tasks import SummaryMode
+from proxy.dashboard_routes import DashboardRoutes
 from proxy.event_routes import EventRoutes
 from proxy.events import EventLog
 from proxy.housekeeping import Housekeeping
@@ -361,6 +362,7 @@ def _own_routes(
         *compacting.routes(),
         *EventRoutes(access, engine.live).routes(),
         *conversations.routes(),
+        *DashboardRoutes().routes(),
     )
 
 
