@@ -27,6 +27,12 @@ logger = logging.getLogger(__name__)
 
 _OWN_PATHS = frozenset({"/healthz", "/readyz", "/metrics", "/tidegate"})
 _OWN_PREFIX = "/tidegate/"
+_SHUTTING_DOWN = TidegateError(
+    "Tidegate is shutting down; send the request again.",
+    status=503,
+    code="shutting_down",
+    headers={"retry-after": "1"},
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +112,10 @@ class Tidegate:
             await self._dispatch(scope, receive, sender)
         except TidegateError as exc:
             await self._render(exc, sender)
+        except asyncio.CancelledError:
+            # The server cancels what is still under way when the time for a stop is over.
+            logger.info("request_cut answer_begun=%s", sender.started)
+            await self._render(_SHUTTING_DOWN, sender)
         except Exception:
             logger.exception("request_failed request_id=%s", current_request_id())
             await self._render(INTERNAL_ERROR, sender)

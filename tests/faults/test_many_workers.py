@@ -35,7 +35,7 @@ DOUBLE = (
 LEASES = "SELECT count(*) FROM leases WHERE stop > 0;"
 
 
-def _number(postgres: Postgres, statement: str) -> int:
+def number(postgres: Postgres, statement: str) -> int:
     lines = [line.strip() for line in postgres.psql(statement).splitlines()]
     return int(next(line for line in lines if line.isdigit()))
 
@@ -102,8 +102,8 @@ async def test_each_range_is_compacted_once_on_whatever_worker(
         figure("rows", rows=postgres.psql(ROWS).split())
         _check(played, report, CONVERSATIONS, TURNS)
         assert not played.degraded
-        assert _number(postgres, DOUBLE) == 0
-        assert _number(postgres, LEASES) == 0
+        assert number(postgres, DOUBLE) == 0
+        assert number(postgres, LEASES) == 0
         await _same_bytes_everywhere(running)
 
 
@@ -186,7 +186,7 @@ async def test_workers_that_are_killed_and_a_store_that_restarts_lose_nothing(
         _check(played, report, CONVERSATIONS, TURNS)
         assert len(killed) >= 2
         assert played.degraded
-        assert _number(postgres, DOUBLE) == 0
+        assert number(postgres, DOUBLE) == 0
 
 
 async def test_sixty_four_identical_requests_at_once_cause_one_summary_call(
@@ -215,5 +215,5 @@ async def test_sixty_four_identical_requests_at_once_cause_one_summary_call(
         assert set(answers) == {(200, "1")}
         assert len(summaries) == 1
         assert len(mains) == 1
-        assert _number(postgres, DOUBLE) == 0
-        assert _number(postgres, LEASES) == 0
+        assert number(postgres, DOUBLE) == 0
+        assert number(postgres, LEASES) == 0
