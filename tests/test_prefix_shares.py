@@ -1,0 +1,43 @@
+"""How much of a request begins like the one before it, as the metric says it."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from proxy.metrics import Metrics
+from proxy.prefix_shares import PrefixShares
+from proxy.turn import Turn
+from tests.turns import Bench, bench
+
+
+def said(*texts: str) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": text} for text in texts]
+
+
+async def priced(parts: Bench, *texts: str) -> Turn:
+    turn = await parts.surfaces.price(await parts.turn(said(*texts)))
+    return replace(turn, conversation="c")
+
+
+async def test_a_history_that_only_grows_keeps_all_of_it(tmp_path: Path) -> None:
+    shares = PrefixShares(Metrics())
+    async with bench(tmp_path) as parts:
+        assert shares.observe(await priced(parts, "one", "two")) is None
+        assert shares.observe(await priced(parts, "one", "two", "three")) == 1.0
+
+
+async def test_what_follows_the_first_difference_is_lost(tmp_path: Path) -> None:
+    """By bytes: half of the two equally long messages."""
+    metrics = Metrics()
+    shares = PrefixShares(metrics)
+    async with bench(tmp_path) as parts:
+        shares.observe(await priced(parts, "one", "two"))
+        assert shares.observe(await priced(parts, "one", "six")) == 0.5
+    assert b"tidegate_prefix_share_count 1.0" in metrics.exposition()
+
+
+async def test_a_request_that_was_not_counted_is_not_compared(tmp_path: Path) -> None:
+    shares = PrefixShares(Metrics())
+    async with bench(tmp_path) as parts:
+        assert shares.observe(await parts.turn(said("one"))) is None
+        assert shares.observe(await priced(parts, "one")) is None
