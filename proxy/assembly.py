@@ -5,7 +5,7 @@ import asyncio
 import os
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -23,9 +23,7 @@ from proxy.compact_routes import CompactRoutes, CompactRules
 from proxy.compactor import Compactor
 from proxy.conversation_routes import ConversationRoutes
 from proxy.conversations import Conversations, Keeping
-from proxy.core.compaction import Words
 from proxy.core.errors import StoreUnavailable
-from proxy.core.summary_tasks import SummaryMode
 from proxy.dashboard_routes import DashboardRoutes
 from proxy.event_routes import EventRoutes
 from proxy.events import EventLog
@@ -40,25 +38,29 @@ from proxy.management import Management
 from proxy.manual import Manual
 from proxy.meter import Meter
 from proxy.metrics import Metrics
-from proxy.model_rules import CompactionPolicy, SummaryModel
 from proxy.pipeline import Pipeline
-from proxy.provider import Provider, Timeouts
+from proxy.provider import Provider
 from proxy.range_runs import RangeRuns
 from proxy.records import Records
 from proxy.relay import RelayRules, Upstream
 from proxy.rulebook import Rulebook
 from proxy.scheduled import Scheduled
 from proxy.settings import Settings
-from proxy.settings_sections import DEFAULT_UPSTREAM, MIB, ServerSettings
+from proxy.settings_values import (
+    compaction_policy,
+    is_sole,
+    retention_of,
+    timeouts_of,
+    upstream_chooser,
+    upstreams_of,
+)
 from proxy.store.sql import SqlStore
-from proxy.store.store import Event, Retention
+from proxy.store.store import Event
 from proxy.summarizer import Summarizer
 from proxy.summary_jobs import SummaryJobs
 from proxy.surfaces import Surfaces
 from proxy.tenants import Tenancy
 from proxy.windows import UpstreamPlace, Windows
-
-DAY_SECONDS = 86_400.0
 
 
 def create_app(settings: Settings) -> Tidegate:
@@ -72,7 +74,7 @@ def create_app(settings: Settings) -> Tidegate:
 
     options = EdgeOptions(
         upstreams=tuple(upstreams.values()),
-        upstream_for=_upstream_for(settings, upstreams),
+        upstream_for=upstream_chooser(settings, upstreams),
         client_keys=tuple(key.get_secret_value() for key in server.client_keys),
         tenant_header=server.tenant_header,
         forward_client_headers=server.forward_client_headers,
@@ -83,62 +85,6 @@ def create_app(settings: Settings) -> Tidegate:
         timeouts=timeouts_of(server),
     )
     return Tidegate(options, open_parts)
-
-
-def _upstream_for(
-    settings: Settings, upstreams: dict[str, Upstream]
-) -> Callable[[str | None], Upstream]:
-    default = upstreams[DEFAULT_UPSTREAM]
-
-    def upstream_for(model: str | None) -> Upstream:
-        return default if model is None else upstreams[settings.upstream_for(model)]
-
-    return upstream_for
-
-
-def upstreams_of(settings: Settings) -> dict[str, Upstream]:
-    """The configured endpoints by name."""
-    return {
-        name: Upstream(
-            name=name,
-            base_url=upstream.base_url,
-            api_key=upstream.api_key.get_secret_value() if upstream.api_key else None,
-        )
-        for name, upstream in settings.upstreams.items()
-    }
-
-
-def timeouts_of(server: ServerSettings) -> Timeouts:
-    """The timeouts per gap."""
-    return Timeouts(
-        connect_seconds=server.connect_timeout_seconds,
-        first_byte_seconds=server.first_byte_timeout_seconds,
-        between_bytes_seconds=server.between_bytes_timeout_seconds,
-        write_seconds=server.write_timeout_seconds,
-    )
-
-
-def compaction_policy(settings: Settings, model: str) -> CompactionPolicy:
-    """What the operator chose for one model."""
-    common = settings.compaction
-    rule = settings.rule_for(model)
-    return CompactionPolicy(
-        enabled=common.enabled,
-        retries=common.retries,
-        max_overflow_replays=common.max_overflow_replays,
-        digest_allowed=common.fallback == "digest",
-        words=Words(
-            keep_first_tokens=common.keep_first_tokens,
-            keep_rules_tokens=common.keep_rules_tokens,
-            summary_max_tokens=common.summary_max_tokens,
-            role_alternation=rule is not None and rule.role_alternation,
-        ),
-        summary_mode=SummaryMode(common.summary_mode),
-        summary_timeout_seconds=common.summary_timeout_seconds,
-        summarizers=tuple(
-            SummaryModel(s.upstream, s.model) for s in settings.summarizers_for(model)
-        ),
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +109,24 @@ class Engine:
     housekeeping: Housekeeping
 
 
+@dataclass(frozen=True, slots=True)
+class _Ground:
+    """What everything else stands on."""
+
+    settings: Settings
+    provider: Provider
+    store: SqlStore
+    journal: Journal
+    live: LiveEvents
+    metrics: Metrics
+    meter: Meter
+    anchors: AnchorBook
+    windows: Windows
+    surfaces: Surfaces
+    events: EventLog
+    worker: str
+
+
 def assemble(
     settings: Settings,
     upstreams: dict[str, Upstream],
@@ -173,44 +137,67 @@ def assemble(
     """How the parts fit. `secret` keys the digests; the store keeps it."""
     metrics, meter, anchors = Metrics(), Meter(), AnchorBook()
     journal = Journal(store, messages=settings.log.messages, images=settings.log.images)
-    live = LiveEvents(store, journal, shared=not _is_sole(settings))
+    live = LiveEvents(store, journal, shared=not is_sole(settings))
 
     def record(event: Event) -> None:
         journal.event(event)
         live.happened(event)
 
-    events = EventLog(record, metrics)
-    windows = _windows(settings, upstreams, store)
-    surfaces = Surfaces(store, meter, anchors, secret)
+    ground = _Ground(
+        settings=settings,
+        provider=provider,
+        store=store,
+        journal=journal,
+        live=live,
+        metrics=metrics,
+        meter=meter,
+        anchors=anchors,
+        windows=_windows(settings, upstreams, store),
+        surfaces=Surfaces(store, meter, anchors, secret),
+        events=EventLog(record, metrics),
+        worker=f"{os.getpid()}-{uuid.uuid4().hex[:12]}",
+    )
     jobs = SummaryJobs(
         summarizer=Summarizer(breaker=Breaker(time.monotonic)),
         provider=provider,
         meter=meter,
         anchors=anchors,
-        windows=windows,
+        windows=ground.windows,
         upstreams=upstreams,
     )
-    worker = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
-    runs = RangeRuns(store=store, surfaces=surfaces, jobs=jobs, events=events, worker=worker)
-    compactor = Compactor(store=store, surfaces=surfaces, runs=runs, meter=meter, events=events)
+    runs = RangeRuns(
+        store=store,
+        surfaces=ground.surfaces,
+        jobs=jobs,
+        events=ground.events,
+        worker=ground.worker,
+    )
+    return _engine(ground, runs)
+
+
+def _engine(ground: _Ground, runs: RangeRuns) -> Engine:
+    settings, store, surfaces = ground.settings, ground.store, ground.surfaces
+    compactor = Compactor(
+        store=store, surfaces=surfaces, runs=runs, meter=ground.meter, events=ground.events
+    )
     conversations = Conversations(
-        store, journal.turn, keeping=Keeping(messages=settings.log.messages)
+        store, ground.journal.turn, keeping=Keeping(messages=settings.log.messages)
     )
     records = Records(
         conversations=conversations,
         surfaces=surfaces,
-        anchors=anchors,
-        windows=windows,
-        events=events,
-        metrics=metrics,
+        anchors=ground.anchors,
+        windows=ground.windows,
+        events=ground.events,
+        metrics=ground.metrics,
     )
-    rulebook = _rulebook(settings, windows, store, provider, anchors)
-    in_flight = InFlight(store, metrics, worker=worker, shared=not _is_sole(settings))
+    rulebook = _rulebook(ground)
+    in_flight = InFlight(store, ground.metrics, worker=ground.worker, shared=not is_sole(settings))
     pipeline = Pipeline(
         rulebook=rulebook,
         surfaces=surfaces,
         compactor=compactor,
-        provider=provider,
+        provider=ground.provider,
         conversations=conversations,
         records=records,
         in_flight=in_flight,
@@ -222,45 +209,36 @@ def assemble(
         compactor=compactor,
         conversations=conversations,
         in_flight=in_flight,
-        listed=windows.settled,
+        listed=ground.windows.settled,
     )
     return Engine(
         store=store,
-        journal=journal,
-        meter=meter,
-        metrics=metrics,
-        windows=windows,
+        journal=ground.journal,
+        meter=ground.meter,
+        metrics=ground.metrics,
+        windows=ground.windows,
         surfaces=surfaces,
         runs=runs,
         records=records,
         compactor=compactor,
-        events=events,
-        live=live,
+        events=ground.events,
+        live=ground.live,
         in_flight=in_flight,
         conversations=conversations,
         manual=manual,
         commands=ChatCommands(pipeline, manual=manual, surfaces=surfaces, store=store),
-        housekeeping=Housekeeping(store, _retention(settings), worker=worker),
+        housekeeping=Housekeeping(store, retention_of(settings), worker=ground.worker),
     )
 
 
-def _retention(settings: Settings) -> Retention:
-    return Retention(
-        log_seconds=settings.log.retention_days * DAY_SECONDS,
-        replacement_seconds=settings.store.retention_days * DAY_SECONDS,
-        max_log_bytes=settings.store.max_mib * MIB,
-    )
-
-
-def _rulebook(
-    settings: Settings, windows: Windows, store: SqlStore, provider: Provider, anchors: AnchorBook
-) -> Rulebook:
+def _rulebook(ground: _Ground) -> Rulebook:
+    settings = ground.settings
     return Rulebook(
-        windows=windows,
+        windows=ground.windows,
         policy_for=lru_cache(4096)(lambda model: compaction_policy(settings, model)),
-        store=store,
-        provider=provider,
-        anchors=anchors,
+        store=ground.store,
+        provider=ground.provider,
+        anchors=ground.anchors,
         hold_seconds=settings.server.heartbeat_seconds,
         inject_stream_usage=settings.server.inject_stream_usage,
     )
@@ -279,7 +257,7 @@ async def opened(
     settings: Settings, upstreams: dict[str, Upstream], provider: Provider
 ) -> AsyncIterator[Parts]:
     """The parts, opened in order and closed in the reverse order."""
-    store = SqlStore(settings.store.url.get_secret_value(), sole_process=_is_sole(settings))
+    store = SqlStore(settings.store.url.get_secret_value(), sole_process=is_sole(settings))
     make = partial(_parts_on, settings, upstreams, provider)
     async with parts_with(store, SqlStore("sqlite://"), make) as parts:
         yield parts
@@ -339,7 +317,7 @@ def _own_routes(
         CompactRules(
             access=access,
             relay=RelayRules(tenancy),
-            upstream_for=_upstream_for(settings, upstreams),
+            upstream_for=upstream_chooser(settings, upstreams),
             upstreams=upstreams,
             max_body_bytes=server.body_limit_bytes,
         ),
@@ -363,13 +341,6 @@ def _own_routes(
         *EventRoutes(access, engine.live).routes(),
         *conversations.routes(),
         *DashboardRoutes().routes(),
-    )
-
-
-def _is_sole(settings: Settings) -> bool:
-    """Whether no other process writes to the SQLite file, as far as the settings tell."""
-    return settings.server.workers == 1 and settings.store.url.get_secret_value().startswith(
-        "sqlite"
     )
 
 

@@ -3,6 +3,7 @@ the log, so that a listener that was cut off goes on where it was."""
 
 import asyncio
 import json
+import signal
 from collections.abc import AsyncIterator
 
 from starlette.requests import Request
@@ -17,6 +18,7 @@ from proxy.paging import place_of
 from proxy.store.store import Event
 
 KEEP_ALIVE_SECONDS = 15.0
+LOOK_SECONDS = 1.0  # how late a stop of the server may be noticed
 _OPENING = b": listening\n\n"
 _KEEP_ALIVE = b": keep-alive\n\n"
 _LOST = b"event: lost\ndata: {}\n\n"  # read the lists again: some events were dropped
@@ -66,17 +68,32 @@ def _after(request: Request) -> int | None:
 
 async def _told(listener: Listener) -> AsyncIterator[bytes]:
     yield _OPENING
-    while True:
+    silent_seconds = 0.0
+    while not server_is_stopping():
+        step_seconds = min(LOOK_SECONDS, KEEP_ALIVE_SECONDS)
         try:
-            async with asyncio.timeout(KEEP_ALIVE_SECONDS):
+            async with asyncio.timeout(step_seconds):
                 event = await listener.next()
         except TimeoutError:
-            yield _KEEP_ALIVE
+            silent_seconds += step_seconds
+            if silent_seconds >= KEEP_ALIVE_SECONDS:
+                silent_seconds = 0.0
+                yield _KEEP_ALIVE
             continue
+        silent_seconds = 0.0
         yield _as_sse(event)
         if listener.lost:
             listener.lost = False
             yield _LOST
+
+
+def server_is_stopping() -> bool:
+    """Whether uvicorn was told to stop: it waits for open streams, and these would never end.
+
+    It tells its applications nothing, but its own signal handler is a method of the server.
+    """
+    server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
+    return getattr(server, "should_exit", False) is True
 
 
 def _as_sse(event: Event) -> bytes:

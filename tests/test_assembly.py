@@ -7,10 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from proxy.assembly import compaction_policy, create_app, timeouts_of, upstreams_of
-from proxy.core.summary_tasks import SummaryMode
-from proxy.model_rules import SummaryModel
-from proxy.settings import Settings
+from proxy.assembly import create_app
 from tests.proxied import CHAT, settings_for, talk, user, walking
 from tests.serving import wait_until
 
@@ -20,56 +17,6 @@ UPSTREAM = "http://127.0.0.1:9"
 def test_making_the_application_opens_nothing(tmp_path: Path) -> None:
     create_app(settings_for(tmp_path, UPSTREAM, 6000))
     assert list(tmp_path.iterdir()) == []
-
-
-def test_upstreams_are_those_configured_with_their_keys(tmp_path: Path) -> None:
-    upstreams = {
-        "default": {"base_url": "https://a/v1"},
-        "b": {"base_url": "https://b/v1", "api_key": "sk-b"},
-    }
-    made = upstreams_of(settings_for(tmp_path, UPSTREAM, None, upstreams=upstreams))
-    assert {name: (u.base_url, u.api_key) for name, u in made.items()} == {
-        "default": ("https://a/v1", None),
-        "b": ("https://b/v1", "sk-b"),
-    }
-
-
-def test_timeouts_come_from_the_server_section() -> None:
-    timeouts = timeouts_of(Settings().server)
-    assert timeouts.connect_seconds == 10
-    assert timeouts.first_byte_seconds == timeouts.between_bytes_seconds == 600
-    assert timeouts.write_seconds == 60
-
-
-def test_the_policy_of_a_model_is_what_the_operator_chose() -> None:
-    chain = [{"model": "small"}]
-    settings = Settings.model_validate(
-        {
-            "upstreams": {"default": {"base_url": "https://a/v1"}},
-            "models": [{"match": "strict*", "role_alternation": True, "summarizers": chain}],
-            "compaction": {
-                "retries": 0,
-                "max_overflow_replays": 2,
-                "fallback": "none",
-                "summary_mode": "transcript",
-                "summary_timeout_seconds": 9,
-                "keep_first_tokens": 11,
-                "keep_rules_tokens": 12,
-                "summary_max_tokens": 2000,
-            },
-        }
-    )
-    policy = compaction_policy(settings, "strict-1")
-    assert (policy.enabled, policy.retries, policy.max_overflow_replays) == (True, 0, 2)
-    assert not policy.digest_allowed
-    assert policy.summary_mode is SummaryMode.TRANSCRIPT
-    assert policy.summary_timeout_seconds == 9
-    assert policy.summarizers == (SummaryModel("default", "small"),)
-    words = policy.words
-    assert (words.keep_first_tokens, words.keep_rules_tokens) == (11, 12)
-    assert words.summary_max_tokens == 2000
-    assert words.role_alternation
-    assert not compaction_policy(settings, "other").words.role_alternation
 
 
 def test_models_go_to_the_upstream_of_their_rule(tmp_path: Path) -> None:

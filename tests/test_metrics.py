@@ -1,5 +1,9 @@
 """Every series stands in the table; no client can make their number grow."""
 
+import json
+import re
+from pathlib import Path
+
 import pytest
 
 from proxy.metrics import MODELS_TOLD_APART, OTHER_MODEL, TABLE, Metrics, SummaryFigures
@@ -63,3 +67,15 @@ def test_a_call_to_a_summariser_is_counted_by_outcome() -> None:
     assert value(metrics, "tidegate_summary_prompt_tokens_total") == 1400
     assert value(metrics, "tidegate_summary_completion_tokens_total") == 50
     assert value(metrics, "tidegate_summary_seconds_count") == 2
+
+
+def test_the_dashboard_shows_every_metric_and_no_other() -> None:
+    """Names that are not there any more would be empty panels."""
+    file = Path(__file__).parent.parent / "config/deploy/grafana/tidegate.json"
+    queries = " ".join(
+        target["expr"]
+        for panel in json.loads(file.read_text(encoding="utf-8"))["panels"]
+        for target in panel["targets"]
+    )
+    shown = {name.removesuffix("_bucket") for name in re.findall(r"tidegate_[a-z_]+", queries)}
+    assert shown == set(TABLE)

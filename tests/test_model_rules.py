@@ -1,9 +1,9 @@
 """The defaults of the rules are those of the design and of the settings."""
 
-from proxy.assembly import compaction_policy
 from proxy.core.budget import Budget
 from proxy.model_rules import CompactionPolicy, ModelRules
 from proxy.settings import Settings
+from proxy.settings_values import compaction_policy
 
 
 def test_the_default_policy_is_the_one_of_empty_settings() -> None:
