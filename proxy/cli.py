@@ -3,6 +3,8 @@
 A command's module imports what it needs when it runs, so that `--help` is there at once.
 """
 
+from typing import Annotated
+
 import typer
 
 from proxy.cli_check import check
@@ -18,6 +20,26 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from proxy import __version__
+
+        typer.echo(f"tidegate {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _tidegate(
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_print_version, help="Show the version."),
+    ] = False,
+) -> None:
+    pass
+
+
 app.command()(serve)
 app.command()(demo)
 app.command()(check)

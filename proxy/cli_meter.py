@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
@@ -18,6 +19,12 @@ from proxy.vocabulary import vocabulary_for
 DEFAULT_MODEL = "gpt-4o"
 """Used when neither the file nor the caller names one: the newer vocabulary, as for any name that
 is not known."""
+
+# Numbers that a narrow terminal cuts short are worse than lines that it wraps.
+TABLE_CHARS = 120
+
+# Shown only where a chat has some.
+_SOMETIMES = frozenset({"calls", "reasoning", "images"})
 
 
 class NotAChat(Exception):
@@ -78,7 +85,9 @@ def meter(
         measured = measure(request, chosen, counts)
     finally:
         counts.close()
-    Console().print(table(measured))
+    console = Console(highlight=False)
+    console.width = max(console.width, TABLE_CHARS)
+    console.print(table(measured))
 
 
 def read_chat(file: Path) -> Mapping[str, Any]:
@@ -131,17 +140,27 @@ def measure(request: Mapping[str, Any], model: str, counts: Meter) -> Measured:
 
 
 def table(measured: Measured) -> Table:
-    """What is printed: a row for each part, a column for each kind of content, sums below."""
+    """What is printed: a row for each part, a column for each kind of content, sums below.
+
+    What no part of the chat holds has no column: most chats then fit into 80 characters.
+    """
     vocabulary = vocabulary_for(measured.model).name
     shown = Table(
-        title=f"Tokens for {measured.model} ({vocabulary})", show_footer=True, title_justify="left"
+        title=f"Tokens for {measured.model} ({vocabulary})",
+        show_footer=True,
+        title_justify="left",
+        box=SIMPLE,
     )
     rows = measured.rows
     shown.add_column("part", "total", no_wrap=True)
-    columns = ("messages", "content", "calls", "reasoning", "images", "marks", "total")
+    columns = [
+        name
+        for name in ("messages", "content", "calls", "reasoning", "images", "marks", "total")
+        if name not in _SOMETIMES or any(getattr(row, name) for row in rows)
+    ]
     for name in columns:
         footer = f"{sum(getattr(row, name) for row in rows):,}"
-        shown.add_column(name, footer, justify="right")
+        shown.add_column(name, footer, justify="right", no_wrap=True)
     for row in rows:
         values = (getattr(row, name) for name in columns)
         shown.add_row(row.name, *(f"{value:,}" if value else "" for value in values))

@@ -6,6 +6,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
+from proxy import __version__
 from proxy.cli import app
 
 
@@ -21,6 +22,11 @@ def test_every_command_explains_itself(command: str) -> None:
     shown = CliRunner().invoke(app, [command, "--help"])
     assert shown.exit_code == 0
     assert "Usage" in shown.output
+
+
+def test_says_its_version() -> None:
+    shown = CliRunner().invoke(app, ["--version"])
+    assert (shown.exit_code, shown.output) == (0, f"tidegate {__version__}\n")
 
 
 def test_no_command_at_all_shows_the_help() -> None:

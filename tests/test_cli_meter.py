@@ -31,10 +31,10 @@ REQUEST: dict[str, Any] = {
 }
 
 
-def run(*arguments: str) -> Any:
+def run(*arguments: str, columns: int = 120) -> Any:
     app = typer.Typer()
     app.command()(meter)
-    return CliRunner().invoke(app, list(arguments), env={"COLUMNS": "120"})
+    return CliRunner().invoke(app, list(arguments), env={"COLUMNS": str(columns)})
 
 
 @pytest.fixture
@@ -98,7 +98,19 @@ class TestCommand:
         assert done.exit_code == 0
         assert "Tokens for gpt-4 (cl100k_base)" in done.output
         total = measure(REQUEST, "gpt-4", Meter()).total
-        assert done.output.splitlines()[-2].split()[-2] == f"{total:,}"
+        assert done.output.split()[-1] == f"{total:,}"
+
+    @pytest.mark.parametrize("columns", [20, 80])
+    def test_cuts_no_number_short_on_a_narrow_terminal(self, saved: Path, columns: int) -> None:
+        assert run(str(saved), columns=columns).output == run(str(saved)).output
+
+    def test_fits_a_plain_chat_into_80_characters(self, tmp_path: Path) -> None:
+        file = tmp_path / "chat.json"
+        file.write_text(json.dumps([{"role": "user", "content": "tide " * 123_456}]))
+        output = run(str(file)).output
+        assert "123,4" in output
+        assert "images" not in output
+        assert max(len(line.rstrip()) for line in output.splitlines()) <= 80
 
     def test_counts_for_the_model_it_is_told(self, saved: Path) -> None:
         assert "Tokens for gpt-4o (o200k_base)" in run(str(saved), "--model", "gpt-4o").output
