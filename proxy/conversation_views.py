@@ -18,11 +18,14 @@ def context_of(gauge: Mapping[str, Any]) -> dict[str, Any]:
     return {"token_count": tokens, "max_context_tokens": window, "percentage": percentage}
 
 
-def listed_json(conversation: Conversation, *, in_flight: bool) -> dict[str, Any]:
+def listed_json(
+    conversation: Conversation, *, title: str | None, in_flight: bool
+) -> dict[str, Any]:
     """One entry of the list."""
     gauge = conversation.gauge
     return {
         "id": conversation.id,
+        "title": title,
         "tenant": conversation.tenant,
         "upstream": conversation.upstream,
         "model": conversation.model,
@@ -117,7 +120,6 @@ def event_json(event: Event) -> dict[str, Any]:
     """One event: what every one has, then what its kind tells."""
     return {
         **event.data,
-        "id": event.id,
         "order": event.order,
         "conversation_id": event.conversation,
         "kind": event.kind.value,

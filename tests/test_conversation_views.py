@@ -86,7 +86,6 @@ def test_what_every_event_has_is_never_hidden_by_what_it_tells() -> None:
     event = Event("t", "c", EventKind.OVERFLOW, 2.0, {"kind": "other", "n": 1}, "id", 5)
     assert event_json(event) == {
         "n": 1,
-        "id": "id",
         "order": 5,
         "conversation_id": "c",
         "kind": "overflow",

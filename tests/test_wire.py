@@ -13,12 +13,15 @@ from hypothesis import strategies as st
 from proxy.core.fingerprints import meaning
 from proxy.wire import (
     ChatRequest,
+    asking_for_usage,
     encode,
     encode_message,
     join_messages,
     read_chat,
     splice,
     with_messages,
+    without_field,
+    without_messages,
 )
 from tests.strategies import KEY, json_values, single_messages
 
@@ -288,3 +291,29 @@ def test_fields_are_replaced_added_and_left_out() -> None:
 def test_messages_are_joined_as_a_list() -> None:
     assert join_messages([]) == b"[]"
     assert join_messages([b"{}", b'{"a":1}']) == b'[{},{"a":1}]'
+
+
+def test_messages_and_fields_are_taken_out_and_every_other_byte_stays() -> None:
+    body = b'{"model":"m", "x": 1.0, "messages":[ {"role":"system"},{"a": 2e0},{"b":3} ]}'
+    request = read_chat(body)
+    assert request is not None
+    shorter = without_messages(request, {0, 2})
+    assert shorter.body == b'{"model":"m","x":1.0,"messages":[{"a": 2e0}]}'
+    assert (shorter.head_length, shorter.messages) == (0, ({"a": 2.0},))
+    assert b'"x"' not in without_field(request, "x").body
+    assert without_field(request, "x").raw_messages == request.raw_messages
+    assert without_messages(request, {0, 1, 2}).messages == ()
+
+
+def test_usage_is_asked_for_in_streams_alone() -> None:
+    streaming = read_chat(
+        b'{"model":"m","stream":true,"stream_options":{"z":1},"messages":[{"role":"user"}]}'
+    )
+    whole = read_chat(b'{"model":"m","messages":[{"role":"user"}]}')
+    assert streaming is not None
+    assert whole is not None
+    asking = asking_for_usage(streaming)
+    assert json.loads(asking.body)["stream_options"] == {"z": 1, "include_usage": True}
+    assert asking.usage_added
+    assert asking_for_usage(whole) is whole
+    assert asking_for_usage(asking) is asking

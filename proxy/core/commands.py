@@ -8,6 +8,7 @@ from proxy.core.messages import Message, part_text, role_of
 
 COMMANDS = ("/compact", "/context compact")
 USAGE_CHARS = 100  # more than this after the command is meant for the model
+LONGEST_CHARS = 1000  # white space around it included; longer text is not even trimmed
 
 
 class Command(StrEnum):
@@ -28,7 +29,7 @@ def command_in(message: Message) -> Command | None:
     content = message.get("content")
     if isinstance(content, list):
         content = part_text(content[0]) if len(content) == 1 else None
-    if not isinstance(content, str):
+    if not isinstance(content, str) or len(content) > LONGEST_CHARS:
         return None
     line = content.strip()
     if not line.startswith("/"):

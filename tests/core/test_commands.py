@@ -52,6 +52,7 @@ def test_a_few_more_words_on_the_line_ask_for_its_usage(more: str) -> None:
         "please /compact",
         "//compact",
         "/Compact",
+        "/compact" + " " * 1000,
         "",
         None,
         {"text": "/compact"},
