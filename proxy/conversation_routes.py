@@ -81,11 +81,12 @@ class ConversationRoutes:
         found = await self._store.conversations(access.tenant, limit=limit + 1, before=before)
         shown = found[:limit]
         following = shown[-1].cursor if len(found) > limit else None
-        return answer({"conversations": [self._listed(c) for c in shown], "next": following})
+        return answer({"conversations": [await self._listed(c) for c in shown], "next": following})
 
-    def _listed(self, conversation: Conversation) -> dict[str, Any]:
+    async def _listed(self, conversation: Conversation) -> dict[str, Any]:
         busy = self._in_flight.busy_here(conversation.tenant, conversation.id)
-        return listed_json(conversation, in_flight=busy)
+        title = await self._logged.title(conversation)
+        return listed_json(conversation, title=title, in_flight=busy)
 
     async def _one(self, request: Request, access: Access) -> Conversation:
         """The conversation of the path; the operator may name a tenant, ids being theirs alone."""
@@ -96,7 +97,7 @@ class ConversationRoutes:
         conversation = await self._one(request, access)
         made = await self._logged.steps(conversation)
         scheduled = await self._store.is_scheduled(conversation.tenant, conversation.id)
-        return answer(shown_json(self._listed(conversation), made, scheduled=scheduled))
+        return answer(shown_json(await self._listed(conversation), made, scheduled=scheduled))
 
     async def _surface(self, request: Request, access: Access) -> Response:
         conversation = await self._one(request, access)

@@ -1,15 +1,22 @@
 """Conversations as the log knows them: their last history, the replacements recorded for it, and
 the surface at every generation. A read sees every write that was made before it."""
 
+from collections.abc import MutableMapping
 from dataclasses import dataclass
+
+from cachetools import LRUCache
 
 from proxy.core.errors import InvalidRequest, TidegateError
 from proxy.core.generations import Step, applied_at, steps
 from proxy.core.ranges import pair
 from proxy.core.surface import Surface, fold, matching
+from proxy.core.titles import title_of
 from proxy.journal import Journal
+from proxy.off_loop import off_loop
 from proxy.store.store import Conversation, Store
-from proxy.wire import ChatRequest, encode, join_messages, read_chat
+from proxy.wire import ChatRequest, decode, encode, join_messages, read_chat
+
+TITLES_REMEMBERED = 4096
 
 
 class ConversationNotFound(InvalidRequest):
@@ -48,6 +55,7 @@ class Logged:
         """The journal is written out before anything is read."""
         self._store = store
         self._journal = journal
+        self._titles: MutableMapping[tuple[str, bytes], str] = LRUCache(TITLES_REMEMBERED)
 
     async def written(self) -> None:
         """Everything recorded before this call can be read after it."""
@@ -64,6 +72,18 @@ class Logged:
         if found is None:
             raise ConversationNotFound(f"There is no conversation {id[:200]!r}.")
         return found
+
+    async def title(self, conversation: Conversation) -> str | None:
+        """The beginning of its first message; None when that is not kept, or has no words."""
+        place = (conversation.tenant, conversation.root)
+        title = self._titles.get(place)
+        if title is None:
+            first = await self._store.history(*place)
+            if not first:
+                return None
+            title = title_of(await off_loop(len(first[0]), decode, first[0]))
+            self._titles[place] = title
+        return title or None
 
     async def steps(self, conversation: Conversation) -> tuple[Step, ...]:
         """What made each generation of its last history."""

@@ -123,7 +123,7 @@ export class Chart {
     const places = turns.length < 3 ? turns.map((_, at) => at) : [0, Math.floor((turns.length - 1) / 2), turns.length - 1];
     places.forEach((at, index) => {
       const anchor = places.length === 1 ? "middle" : ["start", places.length === 2 ? "end" : "middle", "end"][index];
-      parts.push(svg("text", { class: "tick", x: x(at), y: HEIGHT - 7, "text-anchor": anchor }, timeOfDay(turns[at].time)));
+      parts.push(svg("text", { class: "tick", x: x(at), y: HEIGHT - 7, "text-anchor": anchor }, `turn ${full(at + 1)}`));
     });
     return parts;
   }
@@ -149,8 +149,15 @@ export class Chart {
 
   bounds({ trigger, window, most, y }, width) {
     const parts = [];
+    let above = 0;
     const bound = (tokens, name, word) => {
-      if (tokens === null || tokens > most) return;
+      if (tokens === null) return;
+      if (tokens > most) {
+        const x = width - EDGE.right - above;
+        above += 80;
+        parts.push(svg("text", { class: `bound-word ${name}`, x, y: EDGE.top - 20, "text-anchor": "end" }, `${word} ${short(tokens)} ↑`));
+        return;
+      }
       parts.push(
         svg("line", { class: `bound ${name}`, x1: EDGE.left, x2: width - EDGE.right, y1: y(tokens), y2: y(tokens) }),
         svg("text", { class: `bound-word ${name}`, x: EDGE.left + 6, y: y(tokens) - 5 }, `${word} ${short(tokens)}`),

@@ -3,6 +3,7 @@
 
 import { el, put } from "./dom.js";
 import * as api from "./api.js";
+import { attempt } from "./dialogs.js";
 import { card, editedPair } from "./messages.js";
 import { count, errorWords, full, KIND, messagesOf, short } from "./words.js";
 
@@ -110,9 +111,11 @@ export class Compare {
     const more = el("button", { type: "button", class: "more" }, `Show the next ${ITEMS}`);
     more.addEventListener("click", async () => {
       more.disabled = true;
-      const next = await api.surface(this.one, { generation, limit: ITEMS, after: page.next });
+      const next = await attempt(() => api.surface(this.one, { generation, limit: ITEMS, after: page.next }));
+      more.disabled = false;
+      if (!next || this.generation !== generation) return;
       more.remove();
-      await this.add(next, generation);
+      await attempt(() => this.add(next, generation));
     });
     this.body.append(more);
   }
@@ -155,7 +158,7 @@ export class Compare {
       more.textContent = `Show ${full(Math.min(MORE_REPLACED, end - shown))} more of ${full(end - shown)}`;
       more.hidden = shown >= end;
     };
-    more.addEventListener("click", () => grow(MORE_REPLACED));
+    more.addEventListener("click", () => attempt(() => grow(MORE_REPLACED)));
     left.append(
       el("p", { class: "side-head gone-head", text: `${count(end - start - kept.size, "message")} replaced` }),
       more,

@@ -15,7 +15,7 @@ import { compactWords, count, dateAndTime, errorWords, full, KIND, messagesOf, s
 
 const EVENTS = 1000;
 const REFRESH_MS = 700;
-const TABS = [["timeline", "Timeline"], ["compare", "Original and surface"], ["activity", "Activity"]];
+const TABS = [["timeline", "Timeline"], ["compare", "Compare"], ["activity", "Activity"]];
 
 export class ConversationView {
   constructor(place, { tenant, id }, { onchange }) {
@@ -62,6 +62,7 @@ export class ConversationView {
   frame() {
     this.title = el("h2", { class: "conversation-title" });
     this.about = el("p", { class: "muted about" });
+    this.id = el("p", { class: "about" }, el("code", { text: this.key.id }));
     this.compactButton = el("button", { type: "button", class: "primary", id: "compact", onclick: () => this.compact() }, "Compact now");
     this.note = el("p", { class: "note", hidden: true });
     this.gauge = el("div", { class: "panel" });
@@ -96,7 +97,7 @@ export class ConversationView {
     put(
       this.place,
       back(),
-      el("div", { class: "conversation-head" }, el("div", {}, this.title, this.about), el("div", { class: "head-actions" }, this.compactButton)),
+      el("div", { class: "conversation-head" }, el("div", {}, this.title, this.about, this.id), el("div", { class: "head-actions" }, this.compactButton)),
       this.note,
       this.gauge,
       this.tabs,
@@ -145,12 +146,11 @@ export class ConversationView {
     put(
       this.about,
       el("span", { text: one.model }),
-      ` on ${one.upstream} · ${count(one.message_count, "message")} · generation ${full(one.generation)} · last seen ${dateAndTime(one.seen_at)} · `,
-      el("code", { text: one.id }),
+      ` on ${one.upstream} · ${count(one.message_count, "message")} · generation ${full(one.generation)} · last seen ${dateAndTime(one.seen_at)}`,
     );
     this.note.hidden = !one.scheduled;
     this.note.textContent = "A compaction is scheduled: it is made with this conversation's next chat.";
-    put(this.gauge, explained(figuresOf(one)));
+    put(this.gauge, explained(knownBetter(figuresOf(one), story.turns.at(-1))));
     this.drawTiles(totalsOf(story));
     this.chart.element.hidden = !story.turns.length;
     this.noTurns.hidden = story.turns.length > 0;
@@ -249,6 +249,13 @@ export class ConversationView {
       toast(`Revoked. The conversation is at generation ${full(result.generation)}; the next request shows the originals.`);
     }, "Revoking …");
   }
+}
+
+/** A request that was not counted has the provider's own figure, once its reply has ended. */
+function knownBetter(figures, turn) {
+  if (figures.exact || !turn || turn.bound || figures.window === null) return figures;
+  const percentage = Math.round((turn.forwarded / figures.window) * 1000) / 10;
+  return { ...figures, tokens: turn.forwarded, percentage, exact: true };
 }
 
 function back() {

@@ -103,15 +103,16 @@ function shown(state) {
 
 /** `force` draws the place anew, also when it is the one that is open. */
 async function route(force = false) {
-  const [place, ...rest_] = location.hash.replace(/^#\/?/, "").split("/").map(decoded);
+  const left = view instanceof ConversationView;
+  const [place, ...parts] = location.hash.replace(/^#\/?/, "").split("/").map(decoded);
   const models = place === "models";
   for (const [id, here] of [["to-conversations", !models], ["to-models", models]]) {
     if (here) byId(id).setAttribute("aria-current", "page");
     else byId(id).removeAttribute("aria-current");
   }
   const onchange = (error) => (error ? trouble(error) : refresh());
-  if (place === "c" && rest_[1]) {
-    const [tenant, id, tab, generation] = rest_;
+  if (place === "c" && parts[1]) {
+    const [tenant, id, tab, generation] = parts;
     const one = { tenant, id };
     panes.dataset.view = "conversation";
     panes.dataset.empty = "false";
@@ -122,11 +123,14 @@ async function route(force = false) {
       scrollTo(0, 0);
       main.scrollTop = 0;
     }
+    // On a phone the list has gone, and the focus with it.
+    if (!byId("list-pane").offsetParent && !main.contains(document.activeElement)) main.focus({ preventScroll: true });
     await view.open(tab, /^\d{1,9}$/.test(generation ?? "") ? Number(generation) : null);
   } else {
     leave();
-    list.choose(null);
     panes.dataset.view = models ? "models" : "list";
+    if (left && !models) list.element.querySelector("[aria-current]")?.focus();
+    list.choose(null);
     if (models) await (view = new ModelsView(main, { onchange })).open();
     else rest();
   }
@@ -171,7 +175,6 @@ document.addEventListener("keydown", (event) => {
   if (event.key !== "Escape" || open || event.defaultPrevented || !(view instanceof ConversationView)) return;
   if (document.activeElement?.getAttribute("role") === "slider") return;
   location.hash = "#/";
-  document.querySelector("#conversations a[tabindex='0']")?.focus();
 });
 setInterval(() => list.tick(), TICK_MS);
 refresh();

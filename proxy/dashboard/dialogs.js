@@ -1,6 +1,7 @@
 // Questions, results and errors: dialogs that Esc closes, and messages that a screen reader hears.
 
 import { byId, el } from "./dom.js";
+import { errorWords } from "./words.js";
 
 const SHOWN_MS = 9000;
 
@@ -16,6 +17,16 @@ export function toast(text, kind = "done") {
   shown.append(note);
   while (shown.childElementCount > 4) shown.firstElementChild.remove();
   if (kind !== "error") setTimeout(close, SHOWN_MS);
+}
+
+/** Does something that somebody asked for; a failure is told, never thrown. */
+export async function attempt(work) {
+  try {
+    return await work();
+  } catch (error) {
+    toast(errorWords(error), "error");
+    return undefined;
+  }
 }
 
 /** Tells a screen reader what the eye sees move. */

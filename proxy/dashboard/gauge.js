@@ -6,9 +6,11 @@ import { full, short } from "./words.js";
 const NEAR = 0.8; // of T: worth a look
 
 /** "calm", "near", "over", or "unknown" where there is nothing to compare with. */
-export function stateOf({ tokens, window, trigger }) {
+export function stateOf({ tokens, window, trigger, exact }) {
   const bound = trigger ?? window;
   if (tokens === null || bound === null) return "unknown";
+  // What was not counted cannot reach the trigger: only that bound of it is known.
+  if (!exact) return "calm";
   if (tokens >= bound) return "over";
   return tokens >= bound * NEAR ? "near" : "calm";
 }

@@ -3,6 +3,7 @@
 
 import { byId, el, holdTab, put, rove } from "./dom.js";
 import * as api from "./api.js";
+import { attempt } from "./dialogs.js";
 import { bar, caption, figuresOf, stateOf } from "./gauge.js";
 import { ago, count, full } from "./words.js";
 
@@ -40,7 +41,7 @@ export class List {
     this.element = byId("conversations");
     this.more = byId("older");
     rove(this.element, ROW);
-    this.more.addEventListener("click", () => this.older());
+    this.more.addEventListener("click", () => attempt(() => this.older()));
   }
 
   /** Reads the newest page again; rows of older pages stay. */

@@ -4,7 +4,8 @@
 import { el } from "./dom.js";
 import { count, full, short } from "./words.js";
 
-const SHOWN_CHARS = 1400;
+const SHOWN_CHARS = 900;
+const SHOWN_LINES = 12;
 const PICTURES = /^data:image\/(png|jpeg|gif|webp);base64,/;
 
 /** A message as pieces of text and pictures: [{ text } | { chip } | { picture }]. */
@@ -52,6 +53,14 @@ export function difference(a, b) {
   return { start, endA: a.length - same, endB: b.length - same };
 }
 
+/** At most so much of a text, in characters and lines, from its start or its end. */
+function cut(text, chars, fromEnd) {
+  if (text.length <= chars * 1.2 && text.split("\n", SHOWN_LINES * 2).length <= SHOWN_LINES * 1.5) return text;
+  const room = fromEnd ? text.slice(-chars) : text.slice(0, chars);
+  const lines = room.split("\n");
+  return (fromEnd ? lines.slice(-SHOWN_LINES) : lines.slice(0, SHOWN_LINES)).join("\n");
+}
+
 /** Text with `[from, to)` marked; long stretches are cut until somebody asks for all. */
 function textBlock(text, marked, kind) {
   const block = el("div", { class: "words", dir: "auto" });
@@ -63,11 +72,11 @@ function textBlock(text, marked, kind) {
     let hidden = 0;
     for (const [part, isMarked, keep] of parts) {
       if (!part) continue;
-      const room = all ? Infinity : marked ? SHOWN_CHARS / 2 : SHOWN_CHARS;
-      let shown = part;
-      if (part.length > room * 1.15) {
-        shown = keep === "end" ? `… ${part.slice(part.length - room)}` : `${part.slice(0, room)} …`;
-        hidden += part.length - room;
+      const fromEnd = keep === "end";
+      let shown = all ? part : cut(part, marked ? SHOWN_CHARS / 2 : SHOWN_CHARS, fromEnd);
+      if (shown.length < part.length) {
+        hidden += part.length - shown.length;
+        shown = fromEnd ? `… ${shown}` : `${shown} …`;
       }
       block.append(isMarked ? el(kind === "gone" ? "del" : "mark", { text: shown }) : shown);
     }

@@ -2,7 +2,7 @@
 
 import { el, put, svg } from "./dom.js";
 import * as api from "./api.js";
-import { confirmed, toast } from "./dialogs.js";
+import { attempt, confirmed, toast } from "./dialogs.js";
 import { count, errorWords, full, short, sourceWords } from "./words.js";
 
 /** W cut into what is kept, what may fill up, what is over the trigger, and what is reserved. */
@@ -49,13 +49,11 @@ function learnedOf(model, reload) {
       danger: true,
     });
     if (!yes) return;
-    try {
+    await attempt(async () => {
       const { forgotten } = await api.forgetLearned(model.model);
       toast(`Forgot ${count(forgotten, "fact")} about ${model.model}.`);
       await reload();
-    } catch (error) {
-      toast(errorWords(error), "error");
-    }
+    });
   };
   return el(
     "p",
