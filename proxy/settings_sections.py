@@ -38,6 +38,7 @@ def _read_headroom(value: object) -> object:
 
 Headroom = Annotated[int | Literal["auto"] | None, BeforeValidator(_read_headroom)]
 MIB = 1024 * 1024
+_DATABASES = frozenset({"sqlite", "postgresql", "postgres"})
 
 
 class Section(BaseModel):
@@ -170,6 +171,17 @@ class StoreSettings(Section):
         default=4096, ge=1, description="over this size the oldest log entries are deleted first"
     )
 
+    @field_validator("url")
+    @classmethod
+    def _is_a_database_we_know(cls, url: SecretStr) -> SecretStr:
+        scheme, found, _ = url.get_secret_value().partition("://")
+        if not found or scheme.partition("+")[0].lower() not in _DATABASES:
+            raise ValueError(
+                "must be sqlite:///FILE, such as sqlite:///tidegate.db, or "
+                "postgresql://user:password@host/database"
+            )
+        return url
+
 
 class LogSettings(Section):
     """What the store's log holds of conversations."""
@@ -208,6 +220,10 @@ class UpstreamSettings(Section):
             raise ValueError("must not hold a user or password; put the key into api_key")
         if url.fragment:
             raise ValueError("must not hold a #fragment")
+        if url.path.rstrip("/").endswith("/chat/completions"):
+            raise ValueError(
+                "must end before /chat/completions, which is the client's part of the path"
+            )
         return value.strip()
 
     @field_validator("api_key", mode="before")

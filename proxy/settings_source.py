@@ -44,6 +44,15 @@ _WORDS = {
 }
 
 
+# How the settings that are more than one word are written.
+_EXAMPLES: dict[str, Any] = {
+    "summarizers": [{"model": "gpt-5-mini"}],
+    "trigger": [{"type": "messages", "value": 200}],
+    "keep": {"type": "messages", "value": 20},
+    "models": [{"match": "qwen3-*", "context_window": 32768}],
+}
+
+
 class SettingsError(Exception):
     """The settings cannot be used; `problems` says why, one sentence each."""
 
@@ -72,7 +81,20 @@ class _Environment(EnvSettingsSource):
         try:
             return json.loads(text)
         except ValueError:
-            raise SettingsError([f"environment: the value for {field_name} must be JSON"]) from None
+            variable = _variable_holding(field_name, text)
+            example = _EXAMPLES.get(field_name)
+            such_as = f", such as {json.dumps(example)}" if example is not None else ""
+            raise SettingsError([f"{variable}: must be JSON{such_as}"]) from None
+
+
+def _variable_holding(field_name: str, text: str) -> str:
+    """Which variable pydantic was reading: it tells the field alone."""
+    ending = field_name.upper()
+    for name in sorted(os.environ):
+        ours = name.upper().startswith(PREFIX) and name.upper().endswith(ending)
+        if ours and os.environ[name].strip() == text:
+            return name.upper()
+    return f"environment: {field_name}"
 
 
 def load_settings(
@@ -186,7 +208,8 @@ def _sentence(error: ErrorDetails, file: Path | None, environment: Mapping[str, 
         hint = " (or set TIDEGATE_UPSTREAM)" if path == "upstreams.default.base_url" else ""
         return f"{place}: must be given{hint}"
     if error["type"] == "model_type":
-        return f"{place}: must be a table of settings"
+        such_as = ', such as { model = "gpt-5-mini" }' if "summarizers[]" in generic else ""
+        return f"{place}: must be a table of settings{such_as}"
     message = _bare(error["msg"])
     return f"{place}: {message[:1].lower()}{message[1:]}"
 
@@ -206,5 +229,14 @@ def _place(
             break
         found = found[part]
     else:
-        return variable_of(path)
+        return _variable_named(path, loc)
     return f"{file}: {path}" if file is not None else path
+
+
+def _variable_named(path: str, loc: tuple[int | str, ...]) -> str:
+    """The variable that holds a setting, by the name under which the operator set it."""
+    longhand = variable_of(path)
+    for shorthand, short_for in SHORTHANDS.items():
+        if loc == short_for and longhand not in os.environ:
+            return shorthand
+    return longhand

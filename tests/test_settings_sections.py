@@ -12,6 +12,7 @@ from proxy.settings_sections import (
     Measure,
     ModelSettings,
     ServerSettings,
+    StoreSettings,
     UpstreamSettings,
 )
 
@@ -47,6 +48,9 @@ def test_which_addresses_only_this_machine_reaches(host: str, loopback: bool) ->
         (UpstreamSettings, {"base_url": "ftp://example.org"}, "http://"),
         (UpstreamSettings, {"base_url": "https://u:p@example.org"}, "api_key"),
         (UpstreamSettings, {"base_url": "https://example.org/#x"}, "#fragment"),
+        (UpstreamSettings, {"base_url": "https://a.org/v1/chat/completions/"}, "must end before"),
+        (StoreSettings, {"url": "mysql://u:p@h/d"}, "sqlite:///FILE"),
+        (StoreSettings, {"url": "tidegate.db"}, "sqlite:///FILE"),
         (CompactionSettings, {"headroom_tokens": "most"}, 'or "auto"'),
         (CompactionSettings, {"headroom_tokens": -1}, 'or "auto"'),
         (CompactionSettings, {"headroom_tokens": True}, 'or "auto"'),

@@ -128,6 +128,10 @@ def test_client_keys_may_be_words(monkeypatch: pytest.MonkeyPatch, written: str)
         ("[sever]", "some.toml: sever: no such setting; did you mean server?"),
         ("_env_file = 1", "some.toml: _env_file: no such setting"),
         ("server = 1", "some.toml: server: must be a table of settings"),
+        (
+            "[compaction]\nsummarizers = ['gpt-5-mini']",
+            'summarizers[0]: must be a table of settings, such as { model = "gpt-5-mini" }',
+        ),
         ("a = [", "some.toml: is not valid TOML"),
         ("[server]\nport = 'x'", "some.toml: server.port: should be a valid integer"),
         (
@@ -166,8 +170,18 @@ def test_every_mistake_is_named_at_once() -> None:
         ("TIDEGATE_MODELS__0__MATCH", "x", "JSON array"),
         ("TIDEGATE_UPSTREAMS__DEFAULT", "x", "add __BASE_URL"),
         ("TIDEGATE_UPSTREAMS__DEFAULT__URL", "x", "no such setting"),
-        ("TIDEGATE_COMPACTION__TRIGGER", "messages", "must be JSON"),
-        ("TIDEGATE_UPSTREAM", "api.openai.com", "must be an http://"),
+        ("TIDEGATE_COMPACTION__TRIGGER", "messages", "TIDEGATE_COMPACTION__TRIGGER: must be JSON"),
+        (
+            "TIDEGATE_COMPACTION__SUMMARIZERS",
+            "gpt-5-mini",
+            'TIDEGATE_COMPACTION__SUMMARIZERS: must be JSON, such as [{"model": "gpt-5-mini"}]',
+        ),
+        ("TIDEGATE_UPSTREAM", "api.openai.com", "TIDEGATE_UPSTREAM: must be an http://"),
+        (
+            "TIDEGATE_UPSTREAMS__DEFAULT__BASE_URL",
+            "api.openai.com",
+            "TIDEGATE_UPSTREAMS__DEFAULT__BASE_URL: must be an http://",
+        ),
         ("TIDEGATE_CONFIG", "absent.toml", "absent.toml: there is no such file"),
     ],
 )

@@ -295,13 +295,14 @@ def fired_at(budget: Budget, total_tokens: int) -> Budget:
 def contradictions(policy: Policy, window_tokens: int | None = None) -> tuple[str, ...]:
     """What no request could satisfy, each as a sentence; the empty tuple when all is well."""
     said, kept = _retained(policy)
-    triggers = [Measure(MeasureType.FRACTION, policy.trigger_percent * MILLIONTHS_PER_PERCENT)]
+    share = Measure(MeasureType.FRACTION, policy.trigger_percent * MILLIONTHS_PER_PERCENT)
+    triggers = [(f"trigger_percent = {policy.trigger_percent}", share)]
     if policy.retention_given:
         # A default retention yields to an earlier trigger; one that was asked for contradicts it.
-        triggers += policy.triggers
+        triggers += [(f"the trigger of {trigger}", trigger) for trigger in policy.triggers]
     return tuple(
-        f"{said} is not below the trigger of {trigger}: compaction would free nothing"
-        for trigger in triggers
+        f"{said} is not below {named}: compaction would free nothing"
+        for named, trigger in triggers
         if _reaches(kept, trigger, window_tokens)
     )
 

@@ -315,7 +315,11 @@ def test_measures_read_and_print_as_written() -> None:
 @pytest.mark.parametrize(
     ("policy", "window", "complaint"),
     [
-        (Policy(retain_percent=80), None, "retain_percent = 80"),
+        (
+            Policy(retain_percent=80),
+            None,
+            "retain_percent = 80 is not below trigger_percent = 80: ",
+        ),
         (Policy(trigger_percent=16), None, "retain_percent = 16"),
         (
             Policy(retain_tokens=9, triggers=(Measure(TOKENS, 9),)),
@@ -328,7 +332,7 @@ def test_measures_read_and_print_as_written() -> None:
             "keep = 40 messages",
         ),
         (Policy(keep=Measure(FRACTION, 800_000)), None, "keep = 0.8 of the window"),
-        (Policy(retain_tokens=80_000), 100_000, "the trigger of 0.8 of the window"),
+        (Policy(retain_tokens=80_000), 100_000, "not below trigger_percent = 80"),
         (
             Policy(keep=Measure(FRACTION, 500_000), triggers=(Measure(TOKENS, 50_000),)),
             100_000,
