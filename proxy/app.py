@@ -111,6 +111,7 @@ class Tidegate:
         try:
             await self._dispatch(scope, receive, sender)
         except TidegateError as exc:
+            _log_own_error(exc)
             await self._render(exc, sender)
         except asyncio.CancelledError:
             # The server cancels what is still under way when the time for a stop is over.
@@ -206,6 +207,16 @@ class _Sender:
 
 def _json(value: Mapping[str, object], *, status: int = 200) -> Response:
     return JSONResponse(value, status_code=status, headers={"date": http_date().decode()})
+
+
+def _log_own_error(error: TidegateError) -> None:
+    """What a 5xx was about; of a client's mistake the code alone, its words may be the client's."""
+    if error.status >= 500:
+        logger.warning(
+            "answered_with_error status=%d code=%s cause=%r", error.status, error.code, str(error)
+        )
+    else:
+        logger.info("answered_with_error status=%d code=%s", error.status, error.code)
 
 
 async def _render_own_error(request: Request, exc: Exception) -> Response:

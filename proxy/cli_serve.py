@@ -140,12 +140,13 @@ def configure_logging(level: str) -> None:
     """Log lines of time, severity, logger, request id and key=value fields, on standard error."""
     import logging
 
-    from proxy.request_ids import LOG_FORMAT, BrokenReplyFilter, RequestIdFilter
+    from proxy.loopback import THREAD_NAME
+    from proxy.request_ids import LOG_FORMAT, RequestIdFilter, ServerLinesFilter
 
     handler = logging.StreamHandler()
     handler.addFilter(RequestIdFilter())
     logging.basicConfig(level=level.upper(), format=LOG_FORMAT, handlers=[handler])
-    logging.getLogger("uvicorn.error").addFilter(BrokenReplyFilter())
+    logging.getLogger("uvicorn.error").addFilter(ServerLinesFilter(THREAD_NAME))
 
 
 def application() -> "ASGIApp":

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
 HOST = "127.0.0.1"
+THREAD_NAME = "loopback server"
 START_SECONDS = 20.0
 """A cold start on a loaded machine reads the vocabularies first."""
 
@@ -59,7 +60,7 @@ def served(application: "ASGIApp") -> Iterator[str]:
         )
         # A daemon: a command that is killed while the server hangs must still end.
         thread = threading.Thread(
-            target=_run, args=(server, listener), name="loopback server", daemon=True
+            target=_run, args=(server, listener), name=THREAD_NAME, daemon=True
         )
         thread.start()
         try:

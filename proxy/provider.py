@@ -3,6 +3,9 @@ and nowhere else; the provider's own errors are replies like any other.
 """
 
 import logging
+import os
+import socket
+import ssl
 
 import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
@@ -65,7 +68,7 @@ class Provider:
         except StaleConnection as exc:
             if not whole:
                 raise _unreachable(request, exc) from exc
-        logger.info("stale_connection origin=%s", request.origin)
+        logger.info("sent_again because=stale_connection upstream=%s", _where(request))
         return await self._handle(request, fresh=True)
 
     async def _handle(self, request: ProviderRequest, *, fresh: bool) -> Response:
@@ -151,6 +154,16 @@ def _timeout_message(request: ProviderRequest, error: Exception) -> str:
 
 
 def _unreachable(request: ProviderRequest, error: Exception) -> ProviderError:
-    return ProviderUnreachable(
-        f"No response from the upstream {_where(request)} ({type(error).__name__})."
-    )
+    return ProviderUnreachable(f"No response from the upstream {_where(request)}: {_cause(error)}.")
+
+
+def _cause(error: Exception) -> str:
+    """What an operator can act on, in the system's words where it has some."""
+    if isinstance(error, StaleConnection | aiohttp.ServerDisconnectedError):
+        return "it closed the connection without an answer"
+    of_system = getattr(error, "os_error", error)
+    if isinstance(of_system, socket.gaierror):
+        return "its name cannot be resolved"
+    if isinstance(of_system, OSError) and not isinstance(of_system, ssl.SSLError):
+        return os.strerror(of_system.errno) if of_system.errno else type(of_system).__name__
+    return type(error).__name__

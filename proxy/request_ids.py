@@ -33,12 +33,22 @@ class RequestIdFilter(logging.Filter):
         return True
 
 
-class BrokenReplyFilter(logging.Filter):
-    """Drops uvicorn's own line about a reply left unfinished: that is how a break is passed on.
+class ServerLinesFilter(logging.Filter):
+    """For the logger `uvicorn.error`, whose name says error where it means the server.
 
-    For the logger `uvicorn.error`. Tidegate has logged the break itself, with its cause.
+    Two kinds of lines are dropped. A reply left unfinished is how a break is passed on, which
+    Tidegate has logged itself with its cause. And a server beside the command's own, in a thread
+    of the name given, starts and stops without a word.
     """
 
+    def __init__(self, quiet_thread: str) -> None:
+        """Warnings of that thread are kept."""
+        super().__init__()
+        self._quiet_thread = quiet_thread
+
     def filter(self, record: logging.LogRecord) -> bool:
-        """Keeps every record but that one."""
+        """Keeps every other record, under the name `uvicorn`."""
+        record.name = "uvicorn"
+        if record.threadName == self._quiet_thread and record.levelno < logging.WARNING:
+            return False
         return record.msg != "ASGI callable returned without completing response."

@@ -1,6 +1,7 @@
 """The application as a whole: own paths, the guard, and errors that nobody foresaw."""
 
 import contextlib
+import json
 import logging
 from collections.abc import AsyncIterator
 from typing import Any
@@ -104,6 +105,21 @@ class TestGuard:
     def test_off_loopback_it_is_the_keys_that_guard(self) -> None:
         with serve_own(bound_to_loopback=False) as served:
             assert ask(served.port, "GET", "/tidegate/own", None, "Host: tg.corp").status == 200
+
+
+class TestErrorsOfTheWayOut:
+    @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/embeddings"])
+    def test_are_one_warning_that_says_why(
+        self, path: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with serve_own() as served:
+            body = json.dumps(chat_body("a secret")).encode()
+            assert ask(served.port, "POST", path, body).status == 502
+        warnings = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+        assert len(warnings) == 1
+        assert "status=502 code=upstream_unreachable" in warnings[0]
+        assert "http://127.0.0.1:1: Connection refused" in warnings[0]
+        assert "secret" not in warnings[0]
 
 
 class TestUnforeseenErrors:

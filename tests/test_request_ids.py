@@ -2,11 +2,12 @@
 
 import asyncio
 import logging
+import threading
 
 from proxy.request_ids import (
     LOG_FORMAT,
-    BrokenReplyFilter,
     RequestIdFilter,
+    ServerLinesFilter,
     begin_request,
     current_request_id,
 )
@@ -38,6 +39,21 @@ async def test_the_filter_puts_it_on_every_line() -> None:
 
 
 def test_only_uvicorns_line_about_a_passed_on_break_is_dropped() -> None:
-    unfinished = BrokenReplyFilter()
-    assert not unfinished.filter(record("ASGI callable returned without completing response."))
-    assert unfinished.filter(record("Exception in ASGI application\n"))
+    lines = ServerLinesFilter("beside")
+    assert not lines.filter(record("ASGI callable returned without completing response."))
+    assert lines.filter(record("Exception in ASGI application\n"))
+
+
+def test_a_server_beside_the_commands_own_is_quiet_but_for_warnings() -> None:
+    lines = ServerLinesFilter(threading.current_thread().name)
+    assert not lines.filter(record("Application startup complete."))
+    warning = record("out of files")
+    warning.levelno = logging.WARNING
+    assert lines.filter(warning)
+
+
+def test_the_servers_lines_carry_no_error_in_their_name() -> None:
+    line = record("Uvicorn running on ...")
+    line.name = "uvicorn.error"
+    assert ServerLinesFilter("beside").filter(line)
+    assert line.name == "uvicorn"
