@@ -46,7 +46,9 @@ T = TypeVar("T")
 Work = Callable[[AsyncConnection], Awaitable[T]]
 AnyRow = Row[*tuple[Any, ...]]
 
-PAUSE_SECONDS = 1.0  # after PostgreSQL did not answer, how long everyone fails at once
+# After PostgreSQL did not answer, or SQLite's write lock was not to be had, how long everyone (with
+# SQLite every writer) fails at once: a chat has several things to write and waits for one at most.
+PAUSE_SECONDS = 1.0
 RETRY_OPEN_SECONDS = 0.05
 VACUUM_PAGES = 10_000  # of 4 KiB at a time: writers wait meanwhile
 
@@ -90,6 +92,7 @@ class Database:
         self._writing = asyncio.Lock()
         self._data_version: int | None = None
         self._paused_until = 0.0
+        self._locked_until = 0.0
         self._closed = False
         self._running: set[asyncio.Task[Any]] = set()
         in_file = not (self.postgresql or self._memory)
@@ -141,7 +144,10 @@ class Database:
 
         async def attempt() -> T:
             engines = await self._opened()
+            # Whoever holds the turn is finding out whether the lock is free again.
+            self._refuse_if_locked(asked_already=self._writing.locked())
             async with self._turn(not self.postgresql):
+                self._refuse_if_locked()
                 return await self._transaction(engines, work)
 
         return await self._guarded(lambda: _at_most_twice(attempt))
@@ -184,6 +190,10 @@ class Database:
     def _turn(self, alone: bool) -> AbstractAsyncContextManager[Any]:
         return self._writing if alone else nullcontext()
 
+    def _refuse_if_locked(self, *, asked_already: bool = False) -> None:
+        if self._locked_until and (asked_already or time.monotonic() < self._locked_until):
+            raise StoreUnavailable("The store was locked a moment ago; it is asked again soon.")
+
     async def _transaction(self, engines: Engines, work: Work[T]) -> T:
         committing = False
         try:
@@ -191,7 +201,10 @@ class Database:
                 await self._notice_other_writers(connection)
                 result = await work(connection)
                 committing = True
+            self._locked_until = 0.0
         except FOREIGN as error:
+            if _is_locked(error):
+                self._locked_until = time.monotonic() + PAUSE_SECONDS
             if committing and not _asks_for_another_try(error):
                 raise _CommitUnknown(_cause(error)) from error
             raise
@@ -268,7 +281,7 @@ class Database:
                     await self._prepare(connection)
                 return
             except DBAPIError as error:
-                if "locked" not in str(error.orig) or time.monotonic() > deadline:
+                if not _is_locked(error) or time.monotonic() > deadline:
                     raise
             await asyncio.sleep(RETRY_OPEN_SECONDS)
 
@@ -288,6 +301,11 @@ def _asks_for_another_try(error: BaseException) -> bool:
     if not isinstance(error, DBAPIError):
         return isinstance(error, (ConnectionError, asyncpg.InterfaceError))
     return error.connection_invalidated or getattr(error.orig, "sqlstate", None) in TRY_AGAIN
+
+
+def _is_locked(error: BaseException) -> bool:
+    """Whether SQLite waited for another process's lock in vain."""
+    return isinstance(error, DBAPIError) and "locked" in str(error.orig)
 
 
 def _is_refusal(error: BaseException) -> bool:

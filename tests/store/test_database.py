@@ -38,6 +38,14 @@ async def commit(store: SqlStore) -> None:
     )
 
 
+async def is_committed(store: SqlStore) -> bool:
+    try:
+        await commit(store)
+    except StoreUnavailable:
+        return False
+    return True
+
+
 class TestTransaction:
     async def test_an_error_of_the_work_passes_and_nothing_is_stored(self, store_url: str) -> None:
         database = Database(store_url, migrate)
@@ -129,7 +137,23 @@ class TestSqliteAway:
         assert await is_answered(store)  # readers are not in a writer's way
         other.execute("ROLLBACK")
         other.close()
-        await commit(store)
+        await eventually(lambda: is_committed(store))
+        await store.close()
+
+    async def test_only_the_first_of_many_writes_waits_for_a_lock(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(engines_module, "BUSY_SECONDS", 0.5)
+        store = SqlStore(f"sqlite:///{tmp_path}/tidegate.db")
+        await store.open()
+        other = sqlite3.connect(tmp_path / "tidegate.db", isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        started = time.monotonic()
+        assert not any(await asyncio.gather(*(is_committed(store) for _ in range(10))))
+        assert not await is_committed(store)
+        assert time.monotonic() - started < 10 * 0.5
+        other.close()
+        await eventually(lambda: is_committed(store))
         await store.close()
 
     async def test_processes_that_start_at_once_share_one_new_file(self, tmp_path: Path) -> None:
