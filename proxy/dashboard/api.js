@@ -58,7 +58,8 @@ async function call(method, path, { query = {}, body, signal } = {}) {
 }
 
 const of = (conversation, rest = "") => `conversations/${encodeURIComponent(conversation.id)}${rest}`;
-const whose = (conversation) => ({ tenant: conversation.tenant });
+// An address may name an id alone: "-" in place of the tenant.
+const whose = (conversation) => ({ tenant: conversation.tenant === "-" ? null : conversation.tenant });
 
 export const conversations = (before, limit) => call("GET", "conversations", { query: { before, limit } });
 export const conversation = (one) => call("GET", of(one), { query: whose(one) });

@@ -47,6 +47,7 @@ export class ConversationView {
       const [one, page] = await Promise.all([api.conversation(this.key), api.events(this.key, { newest: true, limit: EVENTS })]);
       if (this.closed) return;
       this.one = one;
+      this.key = { tenant: one.tenant, id: one.id };
       this.events = page.events;
       this.draw();
     } catch (error) {

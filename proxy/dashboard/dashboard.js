@@ -126,6 +126,7 @@ async function route(force = false) {
     // On a phone the list has gone, and the focus with it.
     if (!byId("list-pane").offsetParent && !main.contains(document.activeElement)) main.focus({ preventScroll: true });
     await view.open(tab, /^\d{1,9}$/.test(generation ?? "") ? Number(generation) : null);
+    if (view instanceof ConversationView) list.choose(keyOf(view.key));
   } else {
     leave();
     panes.dataset.view = models ? "models" : "list";
