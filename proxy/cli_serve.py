@@ -147,6 +147,8 @@ def configure_logging(level: str) -> None:
     handler.addFilter(RequestIdFilter())
     logging.basicConfig(level=level.upper(), format=LOG_FORMAT, handlers=[handler])
     logging.getLogger("uvicorn.error").addFilter(ServerLinesFilter(THREAD_NAME))
+    # At debug the driver writes each statement with its values, which are words of conversations.
+    logging.getLogger("aiosqlite").setLevel(logging.INFO)
 
 
 def application() -> "ASGIApp":
