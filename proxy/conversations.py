@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 
-from cachetools import LRUCache
+from cachetools import LRUCache, TTLCache
 
 from proxy.core.errors import StoreUnavailable
 from proxy.store.store import LoggedMessage, Store
@@ -18,6 +18,9 @@ from proxy.wire import join_messages
 log = logging.getLogger(__name__)
 
 NAMES_REMEMBERED = 65_536
+TOLD_SECONDS = 2.0  # the log writes what it is told within a fraction of that
+TOLD_REMEMBERED = 4096
+RECENT_MESSAGES = 32  # how far back the previous turn's last message is looked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,7 @@ class Conversations:
         self._keeping = keeping
         self._clock = clock
         self._names: MutableMapping[tuple[str, bytes], str] = LRUCache(NAMES_REMEMBERED)
+        self._told: TTLCache[tuple[str, bytes], bool] = TTLCache(TOLD_REMEMBERED, TOLD_SECONDS)
         self._last: MutableMapping[tuple[str, str], bytes] = LRUCache(NAMES_REMEMBERED)
 
     async def named(self, turn: Turn) -> Turn:
@@ -106,7 +110,7 @@ class Conversations:
 
     def _unlogged(self, turn: Turn) -> Sequence[LoggedMessage]:
         chain, raw = turn.chain, turn.request.raw_history
-        start = self._store.unlogged(turn.scope.tenant, chain)
+        start = self._start_of_news(turn.scope.tenant, chain)
         return [
             LoggedMessage(
                 position=position,
@@ -116,6 +120,19 @@ class Conversations:
             )
             for position in range(start, len(chain))
         ]
+
+    def _start_of_news(self, tenant: str, chain: Sequence[bytes]) -> int:
+        """What the log has, or was told a moment ago: it may not have written that yet.
+
+        Should the log have lost it, it asks for all of the history again.
+        """
+        start = self._store.unlogged(tenant, chain)
+        for position in range(len(chain), max(start, len(chain) - RECENT_MESSAGES), -1):
+            if (tenant, chain[position - 1]) in self._told:
+                start = position
+                break
+        self._told[tenant, chain[-1]] = True
+        return start
 
 
 def _gauge(turn: Turn) -> dict[str, int | str | None]:

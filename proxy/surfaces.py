@@ -18,13 +18,14 @@ from proxy.core.image_prices import price_image
 from proxy.core.images import ImagePart, image_parts
 from proxy.core.messages import Message, role_of
 from proxy.core.offloading import IMAGE_ROLES, SurfaceImage
-from proxy.core.ranges import pair
+from proxy.core.ranges import pair, settled
 from proxy.core.replacements import Replacement, Scope
-from proxy.core.surface import Surface, fold, matching
+from proxy.core.surface import Surface, fold, matching, unfolded
 from proxy.image_sizes import part_size
 from proxy.meter import Meter
 from proxy.model_rules import ModelRules
 from proxy.off_loop import off_loop
+from proxy.recent import Reading, Recent
 from proxy.relay import Caller
 from proxy.store.store import Store
 from proxy.turn import Counted, Turn, raw_items
@@ -46,6 +47,7 @@ class Surfaces:
         self._meter = meter
         self._anchors = anchors
         self._key = fingerprint_key
+        self._recent = Recent()
         self._meanings: MutableMapping[bytes, bytes] = LRUCache(MEANINGS_REMEMBERED)
 
     async def open(
@@ -61,23 +63,52 @@ class Surfaces:
         `logged_chain` comes with a history from the log, which may lack the bytes of its images.
         """
         scope = Scope(caller.tenant, caller.upstream.name, request.model)
-        pairing = pair(request.history)
-        meanings = await self._meanings_of(request)
-        prints = fingerprint_chain(self._key, meanings, pairing)
+        request, reading = await self._read(scope.tenant, request)
         turn = Turn(
             request=request,
             caller=caller,
             scope=scope,
-            pairing=pairing,
-            chain=prints if logged_chain is None else logged_chain,
-            meanings=tuple(meanings),
+            pairing=reading.pairing,
+            chain=reading.chain if logged_chain is None else logged_chain,
+            meanings=reading.meanings,
             applied=(),
-            surface=fold(request.history, pairing, ()),
+            surface=reading.surface,
             raw_items=request.raw_history,
             rules=rules,
             from_log=logged_chain is not None,
         )
         return await self.refresh(turn)
+
+    async def _read(self, tenant: str, request: ChatRequest) -> tuple[ChatRequest, Reading]:
+        """The history without its replacements; what it begins with may be known. The request then
+        holds the very messages of the earlier one, so that both are kept once."""
+        history, raw = request.history, request.raw_history
+        found = self._recent.find(tenant, raw)
+        if found is None:
+            pairing = pair(history)
+            meanings = await self._meanings_of(history, raw)
+            chain = fingerprint_chain(self._key, meanings, pairing)
+            reading = Reading(raw, pairing, meanings, chain, unfolded(history, pairing))
+        else:
+            known, alike = found
+            # Behind the last message that both have, the earlier one may have gone on otherwise.
+            start = settled(history, alike if alike == len(known.raw) else alike - 1)
+            history = (*(item.message for item in known.surface.items[:alike]), *history[alike:])
+            raw = (*known.raw[:alike], *raw[alike:])
+            pairing = pair(history, start=start, before=known.pairing)
+            new = await self._meanings_of(history[alike:], raw[alike:])
+            meanings = (*known.meanings[:alike], *new)
+            chain = fingerprint_chain(self._key, meanings, pairing, known=known.chain[:start])
+            surface = unfolded(history, pairing, start=start, before=known.surface)
+            counts = dict(known.counts_of_first(alike))
+            reading = Reading(raw, pairing, meanings, chain, surface, counts)
+            request = replace(
+                request,
+                messages=(*request.head, *history),
+                raw_messages=(*request.raw_messages[: request.head_length], *raw),
+            )
+        self._recent.keep(tenant, reading)
+        return request, reading
 
     def digest_of(self, message: Message) -> bytes:
         """The keyed hash of what one message means: how a message of ours is recognised."""
@@ -113,35 +144,46 @@ class Surfaces:
     async def price(self, turn: Turn) -> Turn:
         """The turn with counts of what the client sent and of what would be forwarded."""
         request, model = turn.request, turn.scope.model
-        sent = list(zip(request.raw_messages, request.messages, strict=True))
         ours = [
             (raw, item.message)
             for raw, item in zip(turn.raw_items, turn.surface.items, strict=True)
         ]
-        client = await self._meter.count_messages(sent, model)
+        head = sum(await self._meter.count_messages(_head(request), model))
+        history = await self._history_tokens(turn)
         items = await self._meter.count_messages(ours, model) if turn.surface.replaced else None
         outside = len(request.body) - sum(map(len, request.raw_messages))
         extras = await self._meter.measure_extras(request.params, model, size_bytes=outside)
-        head = sum(client[: request.head_length])
-        history = client[request.head_length :]
         item_counts = history if items is None else items
         counted = Counted(
-            client_tokens=extras + sum(client),
+            client_tokens=extras + head + sum(history),
             surface_tokens=extras + head + sum(item_counts),
         )
         ratio = self._anchors.ratio(turn.scope)
+        history_tokens = _scaled(history, ratio)
         view = View(
             history=request.history,
             pairing=turn.pairing,
             chain=turn.chain,
             applied=turn.applied,
             surface=turn.surface,
-            item_tokens=tuple(scaled(tokens, ratio) for tokens in item_counts),
-            history_tokens=tuple(scaled(tokens, ratio) for tokens in history),
+            item_tokens=history_tokens if items is None else _scaled(items, ratio),
+            history_tokens=history_tokens,
             fixed_tokens=scaled(extras + head, ratio),
             total_tokens=self._anchors.total(self.sent(turn, counted)),
         )
         return replace(turn, view=view, counted=counted)
+
+    async def _history_tokens(self, turn: Turn) -> tuple[int, ...]:
+        """The count of each message of the client's history; only new ones are looked at."""
+        request, model = turn.request, turn.scope.model
+        found = self._recent.find(turn.scope.tenant, request.raw_history)
+        reading, alike = found if found is not None else (None, 0)
+        known = reading.counts.get(model, ())[:alike] if reading is not None else ()
+        new = zip(request.raw_history[len(known) :], request.history[len(known) :], strict=True)
+        tokens = (*known, *await self._meter.count_messages(tuple(new), model))
+        if reading is not None and alike == len(reading.raw) == len(tokens):
+            reading.counts[model] = tokens
+        return tokens
 
     def sent(self, turn: Turn, counted: Counted) -> Sent:
         """What the provider's figure for this surface would be about."""
@@ -198,8 +240,9 @@ class Surfaces:
                 )
         return tuple(found)
 
-    async def _meanings_of(self, request: ChatRequest) -> list[bytes]:
-        history, raw = request.history, request.raw_history
+    async def _meanings_of(
+        self, history: Sequence[Message], raw: Sequence[bytes]
+    ) -> tuple[bytes, ...]:
         keys = await off_loop(sum(map(len, raw)), _raw_digests, raw)
         found = [self._meanings.get(key) for key in keys]
         missing = [position for position, known in enumerate(found) if known is None]
@@ -210,7 +253,15 @@ class Surfaces:
             )
             for position, value in zip(missing, made, strict=True):
                 self._meanings[keys[position]] = found[position] = value
-        return [known for known in found if known is not None]
+        return tuple(known for known in found if known is not None)
+
+
+def _head(request: ChatRequest) -> list[tuple[bytes, Message]]:
+    return list(zip(request.raw_messages[: request.head_length], request.head, strict=True))
+
+
+def _scaled(counts: Sequence[int], ratio: float) -> tuple[int, ...]:
+    return tuple(counts) if ratio == 1.0 else tuple(scaled(tokens, ratio) for tokens in counts)
 
 
 def _raw_digests(raw: Sequence[bytes]) -> list[bytes]:

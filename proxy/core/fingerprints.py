@@ -129,14 +129,18 @@ def meaning(key: bytes, message: Message) -> bytes:
     return _hash(key, pieces)
 
 
-def chain(key: bytes, meanings: Sequence[bytes], pairing: Pairing) -> tuple[bytes, ...]:
+def chain(
+    key: bytes, meanings: Sequence[bytes], pairing: Pairing, *, known: Sequence[bytes] = ()
+) -> tuple[bytes, ...]:
     """The fingerprint after each message: hash(fingerprint before, digest of the message).
 
-    A result's digest holds which call of its unit it answers, in place of the call's id.
+    A result's digest holds which call of its unit it answers, in place of the call's id. `known`
+    are the fingerprints after the first messages.
     """
-    before = b""
-    prints: list[bytes] = []
-    for position, value in enumerate(meanings):
+    prints = list(known)
+    before = prints[-1] if prints else b""
+    for position in range(len(prints), len(meanings)):
+        value = meanings[position]
         answer = pairing.answers.get(position)
         place = b"" if answer is None else b"%d.%d" % (answer.distance, answer.call_index)
         before = _hash(key, (before, value, place))

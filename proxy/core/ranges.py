@@ -113,16 +113,35 @@ class _Pairer:
         return self._waiting.pop((entry.position, entry.index), None) is not None
 
 
-def pair(history: Sequence[Message]) -> Pairing:
+def settled(history: Sequence[Message], end: int) -> int:
+    """The last place up to `end` over which no pair and no unit can reach, whatever follows: behind
+    an assistant message without calls, which gives up every call before it."""
+    for place in range(end, 0, -1):
+        if place < len(history) and is_result(history[place]):
+            continue
+        before = history[place - 1]
+        if role_of(before) == "assistant" and not tool_calls_of(before):
+            return place
+    return 0
+
+
+def pair(
+    history: Sequence[Message], *, start: int = 0, before: Pairing = Pairing({}, (), ())
+) -> Pairing:
     """Pair the calls of `history` with their results and derive its units.
 
-    Decided from left to right, so that appending messages never changes an earlier pair.
+    Decided from left to right, so that appending messages never changes an earlier pair. `before`
+    is the pairing of a history that begins with the same `start` messages, a `settled` place.
     """
-    found: dict[int, Answer] = {}
+    found = dict(before.answers)
+    for position in [position for position in reversed(found) if position >= start]:
+        del found[position]
     pairer = _Pairer()
+    pairer.unanswered = [call for call in before.unanswered if call[0] < start]
     ordinal: dict[int, int] = {}
     block, previous_calls = 0, False
-    for position, message in enumerate(history):
+    for position in range(start, len(history)):
+        message = history[position]
         calls = tool_calls_of(message)
         if calls:
             block = block if previous_calls else position
@@ -136,20 +155,26 @@ def pair(history: Sequence[Message]) -> Pairing:
         previous_calls = bool(calls)
     pairer.give_up()
     missing = tuple(sorted(pairer.unanswered))
-    return Pairing(found, missing, _units(history, found, missing))
+    units = [unit for unit in before.units if unit.end <= start]
+    units += _units(history, found, missing, start)
+    return Pairing(found, missing, tuple(units))
 
 
 def _units(
     history: Sequence[Message],
     found: dict[int, Answer],
     missing: tuple[tuple[int, int], ...],
-) -> tuple[Unit, ...]:
-    reach = list(range(1, len(history) + 1))
-    for position, answer in found.items():
-        reach[answer.call_position] = max(reach[answer.call_position], position + 1)
+    start: int,
+) -> list[Unit]:
+    """The units from `start` on."""
+    reach = {position: position + 1 for position in range(start, len(history))}
+    for position in reversed(found):
+        if position < start:
+            break
+        asked = found[position].call_position
+        reach[asked] = max(reach[asked], position + 1)
     still_open = _open_positions(history, missing)
     units: list[Unit] = []
-    start = 0
     while start < len(history):
         end = reach[start]
         index = start
@@ -161,7 +186,7 @@ def _units(
         waits = any(position in still_open for position in range(start, end))
         units.append(Unit(start, end, waits))
         start = end
-    return tuple(units)
+    return units
 
 
 def _open_positions(

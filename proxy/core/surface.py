@@ -1,6 +1,7 @@
 """What the model sees: the history with its replacements applied. Folding is a pure function of the
 history and the replacements that match it, so any worker makes the same surface at any time."""
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -92,8 +93,27 @@ def _visible_ranges(pairing: Pairing, ranges: Sequence[Replacement]) -> list[Rep
     return sorted(chosen, key=lambda r: r.start)
 
 
+def unfolded(
+    history: Sequence[Message], pairing: Pairing, *, start: int = 0, before: Surface | None = None
+) -> Surface:
+    """The surface without any replacement. `before` is that of a history which begins with the same
+    `start` messages, a settled place of both."""
+    items = [Item(history[p], p, as_sent=True) for p in range(start, len(history))]
+    kept: tuple[Stretch, ...] = ()
+    if before is not None:
+        kept = before.stretches[: bisect_right(before.stretches, start, key=lambda s: s.end)]
+        items = [*before.items[:start], *items]
+    stretches = [
+        Stretch(unit.start, unit.end, unit.start, unit.end, unit.open, replaced=False)
+        for unit in pairing.units[len(kept) :]
+    ]
+    return Surface(tuple(items), (*kept, *stretches), ())
+
+
 def fold(history: Sequence[Message], pairing: Pairing, applied: Sequence[Replacement]) -> Surface:
     """Apply the unrevoked among `applied`, which all match this history (see `matching`)."""
+    if not applied:
+        return unfolded(history, pairing)
     return _Folding(history, pairing, applied).fold()
 
 
