@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil  # type: ignore[import-untyped]  # its stubs are a package of their own
+import psutil
 
 from tests.commands import ROOT, START_SECONDS, STOP_SECONDS
 from tests.faults.histories import WINDOW

@@ -12,7 +12,7 @@ from typing import Any
 
 import aiohttp
 import httpx
-import psutil  # type: ignore[import-untyped]  # its stubs are a package of their own
+import psutil
 import pytest
 
 from tests.faults.cluster import Process, cluster
