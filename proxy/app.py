@@ -175,6 +175,7 @@ class Tidegate:
                 options.forward_client_headers,
             ),
             upstream_for=options.upstream_for or (lambda model: first),
+            several_upstreams=len(options.upstreams) > 1,
             max_body_bytes=options.max_body_bytes,
             heartbeat_seconds=options.heartbeat_seconds,
         )

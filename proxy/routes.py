@@ -31,7 +31,7 @@ from proxy.relay import (
     without_content_encoding,
 )
 from proxy.relay_response import RelayResponse, send_error_event
-from proxy.wire import ChatRequest, read_chat
+from proxy.wire import ChatRequest, model_named, read_chat
 
 logger = logging.getLogger(__name__)
 
@@ -54,10 +54,12 @@ class ChatPipeline(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EdgeRules:
-    """What the operator decided about the edge. `upstream_for` takes a model, None without one."""
+    """What the operator decided about the edge. `upstream_for` takes a model, None without one;
+    `several_upstreams`: which one it is depends on the model, whatever is asked of it."""
 
     relay: RelayRules
     upstream_for: Callable[[str | None], Upstream]
+    several_upstreams: bool = False
     max_body_bytes: int = 64 << 20
     heartbeat_seconds: float = 10
 
@@ -124,12 +126,19 @@ class Edge:
             raise
 
     async def _relay(self, request: "_Request", incoming: Incoming) -> None:
-        """The request and its reply, neither read."""
-        beginning, whole = await incoming.beginning(up_to_bytes=WHOLE_BODY_BYTES)
+        """The request and its reply, neither read, but for a model that chooses the upstream."""
+        caller = request.caller
+        named = self._rules.several_upstreams and _may_name_a_model(request)
+        limit = self._rules.max_body_bytes if named else WHOLE_BODY_BYTES
+        beginning, whole = await incoming.beginning(up_to_bytes=limit)
+        if named:
+            codings = codings_of(request.headers.get(b"content-encoding", b""))
+            plain = await self._decoded(beginning, codings) if codings else beginning
+            caller = await self._routed(caller, plain)
         if whole:
-            outgoing = provider_request(request.caller, beginning)
+            outgoing = provider_request(caller, beginning)
         else:
-            outgoing = streamed_request(request.caller, incoming.rest(beginning))
+            outgoing = streamed_request(caller, incoming.rest(beginning))
         try:
             reply = await self._provider.send(outgoing)
         except TidegateError:
@@ -150,6 +159,8 @@ class Edge:
             deployment = _deployment(caller.path)
             chat = await off_loop(len(plain), read_chat, plain, default_model=deployment)
         if chat is None:
+            if self._rules.several_upstreams:
+                caller = await self._routed(caller, plain)
             reply = await self._provider.send(provider_request(caller, body))
             await RelayResponse(reply, {}, send=request.send, incoming=incoming).relay()
             return
@@ -210,6 +221,12 @@ class Edge:
             raise
         return outcome
 
+    async def _routed(self, caller: Caller, plain: bytes | None) -> Caller:
+        """The caller at the upstream that serves the model named in the body or the path."""
+        model = await off_loop(len(plain), model_named, plain) if plain else None
+        upstream = self._rules.upstream_for(model or _deployment(caller.path) or None)
+        return replace(caller, upstream=upstream)
+
     async def _decoded(self, body: bytes, codings: tuple[str, ...]) -> bytes | None:
         """The body without its codings, None where they cannot be undone."""
         limit = self._rules.max_body_bytes
@@ -267,6 +284,12 @@ class _ChatLine:
             end.passed_bytes if end is not None else 0,
             time.monotonic() - self._started,
         )
+
+
+def _may_name_a_model(request: _Request) -> bool:
+    json_said = b"json" in request.headers.get(b"content-type", b"").lower()
+    caller = request.caller
+    return caller.method == "POST" and (json_said or caller.path.endswith(CHAT_PATH_ENDING))
 
 
 def _shown(raw: bytes) -> str:

@@ -16,6 +16,15 @@ _RAW_LIST = msgspec.json.Decoder(list[msgspec.Raw])
 _ANY = msgspec.json.Decoder()
 _ENCODER = msgspec.json.Encoder()
 
+
+class _Named(msgspec.Struct):
+    """Any request, of which only `model` is read."""
+
+    model: Any = None
+
+
+_NAMED = msgspec.json.Decoder(_Named)
+
 # What was read is walked again by recursion (hashed, encoded) from deeper in the stack than here.
 SPARE_FRAMES = 150
 
@@ -105,6 +114,19 @@ def _value(raw: bytes) -> Any:
 def decode(raw: bytes) -> Any:
     """Any JSON value, as bodies are read; ValueError where it is none."""
     return _value(raw)
+
+
+def model_named(body: bytes) -> str | None:
+    """The `model` of any JSON request, None where it names none."""
+    try:
+        model = _NAMED.decode(body).model
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        try:
+            read = json.loads(body)
+        except (ValueError, RecursionError):
+            return None
+        model = read.get("model") if isinstance(read, dict) else None
+    return model if isinstance(model, str) and model else None
 
 
 def _read_leniently(body: bytes, default_model: str) -> ChatRequest | None:

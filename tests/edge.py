@@ -1,7 +1,7 @@
 """The edge by itself: the real application with a pipeline that only passes chats through."""
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 from proxy.app import EdgeOptions, Parts, create_app
@@ -38,16 +38,17 @@ def serve_edge(
     api_key: str | None = None,
     hold_seconds: float = 10,
     before: ChatHook | None = None,
+    upstreams: Sequence[Upstream] = (),
     **options: Any,
 ) -> Iterator[Served]:
-    """The application in front of `base_url`, on a port of its own."""
+    """The application in front of `base_url`, or of `upstreams`, on a port of its own."""
 
     @contextlib.asynccontextmanager
     async def parts(provider: Provider) -> AsyncIterator[Parts]:
         yield Parts(secret=b"s" * 32, pipeline=PassThrough(provider, hold_seconds, before))
 
-    upstream = Upstream("default", base_url, api_key)
-    with serve(create_app(EdgeOptions(upstreams=[upstream], **options), parts)) as served:
+    upstreams = upstreams or [Upstream("default", base_url, api_key)]
+    with serve(create_app(EdgeOptions(upstreams=upstreams, **options), parts)) as served:
         yield served
 
 

@@ -20,6 +20,7 @@ import pytest
 from proxy.core.errors import InvalidRequest
 from proxy.own_work import COMMENT
 from proxy.provider import Timeouts
+from proxy.relay import Upstream
 from tests.edge import chat_body, serve_edge
 from tests.fake_provider import FakeProvider, running, stream_event, stream_events
 from tests.raw_client import ask, ask_chat, connected
@@ -128,6 +129,38 @@ class TestPassingThrough:
         with serve_edge(fake.url, api_key="sk-op") as served:
             ask_chat(served.port, chat_body())
         assert fake.requests[-1].header("authorization") == "Bearer sk-op"
+
+
+@pytest.mark.parametrize(
+    ("target", "body", "headers"),
+    [
+        ("/v1/chat/completions", b'{"model":"other-1","messages":[{"role":"user"}]}', ()),
+        ("/v1/chat/completions", b'{"model":"other-1","messages":[]}', ()),
+        (
+            "/v1/chat/completions",
+            gzip.compress(b'{"model":"other-1","messages":[{}]}'),
+            ("Content-Encoding: gzip", "X-Tidegate-Mode: off"),
+        ),
+        ("/v1/embeddings", b'{"input":"x", "model":"other-1"}', ()),
+        ("/v1/responses", b'{"input":"' + b"x" * (2 << 20) + b'", "model":"other-1"}', ()),
+        ("/openai/deployments/other-1/embeddings", b'{"input":"x"}', ()),
+    ],
+)
+def test_whatever_names_a_model_goes_to_its_upstream(
+    target: str, body: bytes, headers: tuple[str, ...], fake: FakeProvider
+) -> None:
+    with running(FakeProvider()) as other:
+        upstreams = [Upstream("default", fake.url), Upstream("other", other.url)]
+        before = len(fake.requests)
+        with serve_edge(
+            fake.url,
+            upstreams=upstreams,
+            upstream_for=lambda model: upstreams[model == "other-1"],
+        ) as served:
+            json_type = "Content-Type: application/json"
+            assert ask(served.port, "POST", target, body, json_type, *headers).status == 200
+        assert [seen.body for seen in other.requests] == [body]
+        assert len(fake.requests) == before
 
 
 class TestRequestBodies:

@@ -17,6 +17,7 @@ from proxy.wire import (
     encode,
     encode_message,
     join_messages,
+    model_named,
     read_chat,
     splice,
     with_messages,
@@ -317,3 +318,9 @@ def test_usage_is_asked_for_in_streams_alone() -> None:
     assert asking.usage_added
     assert asking_for_usage(whole) is whole
     assert asking_for_usage(asking) is asking
+
+
+def test_a_model_is_read_from_any_request() -> None:
+    assert model_named(b'{"input":"x\\ud83d","model":"m","big":1e400}') == "m"
+    for nothing in (b"", b"{", b"[]", b"null", b'{"model":5}', b'{"model":""}', b"[" * 10**6):
+        assert model_named(nothing) is None

@@ -1,5 +1,5 @@
-"""Credentials and the words of conversations stay out of logs, metrics and errors, also of a command
-that logs all it can."""
+"""Credentials and the words of conversations stay out of logs, metrics and errors, also of a
+command that logs all it can."""
 
 from pathlib import Path
 
