@@ -272,9 +272,12 @@ async def _parts_on(
     secret: bytes,
 ) -> AsyncIterator[Parts]:
     engine = assemble(settings, upstreams, provider, store, secret)
-    await engine.meter.prepare()
-    # Not awaited: only a chat whose window nobody wrote or listed waits for the catalogue.
-    catalogue = asyncio.create_task(engine.windows.load_catalogue(), name="catalogue")
+    # Not awaited: only a chat that is counted waits for the vocabulary, only one whose window
+    # nobody wrote or listed for the catalogue.
+    ahead = [
+        asyncio.create_task(engine.meter.prepare(), name="vocabulary"),
+        asyncio.create_task(engine.windows.load_catalogue(), name="catalogue"),
+    ]
 
     async def not_ready() -> str | None:
         try:
@@ -292,7 +295,7 @@ async def _parts_on(
         async with _running(engine):
             yield Parts(secret, engine.commands, routes, not_ready)
     finally:
-        await asyncio.gather(catalogue, return_exceptions=True)
+        await asyncio.gather(*ahead, return_exceptions=True)
         await engine.windows.aclose()
         engine.meter.close()
         await store.close()

@@ -71,17 +71,16 @@ class Meter:
     """Token counts with a cache of messages and a few threads. One per process is enough."""
 
     def __init__(self, *, cache_entries: int = CACHE_ENTRIES, threads: int = 2) -> None:
-        """Nothing is read yet; `prepare` reads the vocabularies ahead of the first request."""
+        """Nothing is read yet; `prepare` reads the vocabulary ahead of the first request."""
         self._lock = Lock()
         self._messages: MutableMapping[_Key, int] = LRUCache(cache_entries)
         self._extras: MutableMapping[_Key, int] = LRUCache(EXTRAS_CACHE_ENTRIES)
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="tidegate-meter")
 
     async def prepare(self) -> None:
-        """Read both vocabularies in a thread, so that no request waits for them."""
-        loop = asyncio.get_running_loop()
-        for table in (vocabulary.O200K_BASE, vocabulary.CL100K_BASE):
-            await loop.run_in_executor(self._threads, vocabulary.load, table)
+        """Read the usual vocabulary in a thread, so that hardly a request waits for it. That of
+        older models (33 MB of memory) is read when one of them is first counted."""
+        await self._in_thread(vocabulary.load, vocabulary.O200K_BASE)
 
     def close(self) -> None:
         """Let the threads go; what they are counting is finished, what waits is dropped."""

@@ -101,12 +101,15 @@ def load(vocabulary: Vocabulary) -> tiktoken.Encoding:
         return encoding
     with _loading:
         if vocabulary.name not in _loaded:
+            ranks = _parse_ranks(read_table(vocabulary))
             _loaded[vocabulary.name] = tiktoken.Encoding(
                 vocabulary.name,
                 pat_str=vocabulary.pattern,
-                mergeable_ranks=_parse_ranks(read_table(vocabulary)),
+                mergeable_ranks=ranks,
                 special_tokens=vocabulary.special_tokens,
             )
+            # It has copied them, and would keep ours (25 MB) only to be pickled.
+            ranks.clear()
         return _loaded[vocabulary.name]
 
 

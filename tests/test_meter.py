@@ -515,7 +515,12 @@ async def test_a_request_of_very_many_messages_is_counted_in_a_thread(meter: Met
     assert await meter.count_messages(items, MODEL) == (5,) * len(items)
 
 
-async def test_prepare_reads_both_vocabularies(meter: Meter) -> None:
+async def test_prepare_reads_the_usual_vocabulary_alone(
+    meter: Meter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vocabulary, "_loaded", {})
     await meter.prepare()
     assert vocabulary.is_loaded("gpt-4o")
+    assert not vocabulary.is_loaded("gpt-4")
+    assert await meter.count_messages([item({"role": "user", "content": "hello"})], "gpt-4") == (5,)
     assert vocabulary.is_loaded("gpt-4")
