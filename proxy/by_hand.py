@@ -27,6 +27,9 @@ RunRange = Callable[
     [Turn, Aim, RangePlan, Allowance, Replan], Awaitable[tuple[Turn, RangePlan, RunResult]]
 ]
 
+_NOT_USABLE = (
+    "No summariser gave a usable summary, or the one given would not make the conversation smaller."
+)
 _WHY_FAILED = {
     Reason.SUMMARY_TIMEOUT: "The summariser did not answer in time.",
     Reason.BREAKER_OPEN: "The summariser failed several times in a row and is left alone for now.",
@@ -116,9 +119,7 @@ class ByHand:
                 )
             )
         if isinstance(result, RunFailed):
-            raise SummaryFailed(
-                _WHY_FAILED.get(result.reason, "No summariser gave a usable summary.")
-            )
+            raise SummaryFailed(_WHY_FAILED.get(result.reason, _NOT_USABLE))
         assert isinstance(result, RunLanded)
         return Compacted(
             before=turn,

@@ -272,6 +272,13 @@ class RangeRuns:
         after = await self._surfaces.applying(turn, (*turn.applied, _as_if_stored(turn, new)))
         before_tokens, after_tokens = turn.priced.total_tokens, after.priced.total_tokens
         if after_tokens >= before_tokens:
+            log.info(
+                "summary_not_smaller start=%d end=%d tokens_before=%d tokens_after=%d",
+                plan.start,
+                plan.end,
+                before_tokens,
+                after_tokens,
+            )
             await self._remember(turn, aim, words, plan)
             failed = RunFailed(Reason.SUMMARY_FAILED, outcome.failed_calls)
             return failed, "not_smaller"

@@ -91,6 +91,11 @@ async def test_every_other_outcome_has_its_code(
     assert raised.value.code == code  # type: ignore[attr-defined]
 
 
+async def test_a_failure_does_not_blame_the_summariser_for_a_summary_that_is_too_long() -> None:
+    with pytest.raises(SummaryFailed, match="would not make the conversation smaller"):
+        await compacted(RunFailed(Reason.SUMMARY_FAILED))
+
+
 async def test_a_busy_one_is_worth_trying_again_in_a_second() -> None:
     busy = ConversationBusy()
     assert (busy.status, busy.headers["retry-after"]) == (409, "1")
