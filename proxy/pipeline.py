@@ -118,7 +118,8 @@ class Pipeline:
         if by_messages is not None and len(turn.surface.items) >= by_messages:
             return await self._surfaces.price(turn)
         if budget.trigger_tokens is None or bound < budget.trigger_tokens:
-            return replace(turn, bound_tokens=bound)
+            as_sent = self._surfaces.bound_as_sent(turn)
+            return replace(turn, bound_tokens=bound, bound_as_sent_tokens=as_sent)
         return await self._surfaces.price(turn)
 
     async def _relieved(

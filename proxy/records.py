@@ -148,7 +148,7 @@ def _request_data(turn: Turn, end: ReplyEnd) -> dict[str, Any]:
         "messages": len(turn.chain),
         "tokens": view.total_tokens if view is not None else turn.bound_tokens,
         "tokens_exact": view is not None,
-        "tokens_before": turn.counted.client_tokens if turn.counted is not None else None,
+        "tokens_before": turn.tokens_before,
         "reported_tokens": reported_prompt_tokens(end.usage) if end.usage is not None else None,
         "window_tokens": turn.budget.window_tokens,
         "trigger_tokens": turn.budget.trigger_tokens,

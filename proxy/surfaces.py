@@ -2,7 +2,7 @@
 seen on an earlier turn are neither hashed for meaning nor tokenised again."""
 
 import logging
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Iterable, MutableMapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 
@@ -202,14 +202,23 @@ class Surfaces:
 
     def bound(self, turn: Turn) -> int:
         """No count of what would be forwarded can exceed this: bytes, and the price of images."""
-        images = data_bytes = 0
         items = (*turn.request.head, *(item.message for item in turn.surface.items))
-        for message in items:
+        return self._bound(turn, items, turn.body_bytes)
+
+    def bound_as_sent(self, turn: Turn) -> int | None:
+        """The same of what the client sent, None where that is what would be forwarded."""
+        if not turn.surface.replaced:
+            return None
+        return self._bound(turn, turn.request.messages, len(turn.request.body))
+
+    def _bound(self, turn: Turn, messages: Iterable[Message], body_bytes: int) -> int:
+        images = data_bytes = 0
+        for message in messages:
             if isinstance(message.get("content"), list):
                 images += self._meter.image_tokens(message, turn.scope.model)
                 data_bytes += sum(i.size_bytes for i in image_parts(message) if i.has_bytes)
         bound = self._meter.upper_bound(
-            body_bytes=turn.body_bytes, data_url_bytes=data_bytes, image_tokens=images
+            body_bytes=body_bytes, data_url_bytes=data_bytes, image_tokens=images
         )
         return scaled(bound, max(self._anchors.ratio(turn.scope), 1.0))
 

@@ -39,6 +39,7 @@ class Turn:
     view: View | None = field(default=None, repr=False)
     counted: Counted | None = None
     bound_tokens: int | None = None
+    bound_as_sent_tokens: int | None = None  # where replacements make it another one
     conversation: str = ""
     actions: tuple[str, ...] = ()
     reason: Reason | None = None
@@ -66,6 +67,14 @@ class Turn:
         """The view, which pricing made; asking before is a mistake of ours."""
         assert self.view is not None, "the turn was not priced"
         return self.view
+
+    @property
+    def tokens_before(self) -> int | None:
+        """The prompt as the client sent it, in the provider's tokens like the view's total; None
+        when it was not counted."""
+        if self.view is None or not self.surface.replaced:
+            return None if self.view is None else self.view.total_tokens
+        return self.view.fixed_tokens + sum(self.view.history_tokens)
 
     def did(self, action: str) -> "Turn":
         """The same turn with one more action, named once."""
@@ -104,11 +113,11 @@ def facts(turn: Turn) -> Mapping[str, str]:
     """The response headers of design section 14."""
     budget = turn.budget
     tokens = before = ""
-    if turn.view is not None and turn.counted is not None:
-        tokens = str(turn.view.total_tokens)
-        before = tokens if not turn.surface.replaced else str(turn.counted.client_tokens)
+    if turn.view is not None:
+        tokens, before = str(turn.view.total_tokens), str(turn.tokens_before)
     elif turn.bound_tokens is not None:
-        tokens = before = f"<={turn.bound_tokens}"
+        tokens = f"<={turn.bound_tokens}"
+        before = f"<={turn.bound_as_sent_tokens or turn.bound_tokens}"
     window = budget.window_tokens
     named: dict[str, str | None] = {
         "conversation": turn.conversation,

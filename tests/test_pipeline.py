@@ -83,6 +83,16 @@ class TestOverBudget:
         assert raw_messages(second.main[0]).startswith(raw_messages(first.main[0]))
         assert second.forwarded[-2:] == longer[-2:]
 
+    def test_what_was_not_counted_is_still_told_apart_from_what_is_forwarded(self) -> None:
+        messages = [system(), *talk(12, 300)]
+        with walking(WINDOW, compaction={"retain_tokens": 50}) as walk:
+            before = int(walk.ask(messages).facts["tokens-before"])
+            again = walk.ask([*messages, assistant("Done."), user("And now this.")]).facts
+        assert again["action"] == "none"
+        assert int(again["tokens-before"].removeprefix("<=")) > before
+        assert again["tokens"].startswith("<=")
+        assert int(again["tokens"].removeprefix("<=")) < before
+
     def test_the_same_after_a_restart(self, tmp_path: Path) -> None:
         messages = [system(), *talk(12, 300)]
         longer = [*messages, assistant("Done."), user("And now this.")]

@@ -137,6 +137,17 @@ class TestPricing:
                 turn = await made.surfaces.price(await made.turn(messages))
                 assert made.surfaces.bound(turn) >= turn.priced.total_tokens
 
+    async def test_what_the_client_sent_has_a_bound_of_its_own(self, tmp_path: Path) -> None:
+        messages = [user([{"type": "text", "text": "Look."}, picture()]), *talk(3, 50)]
+        async with bench(tmp_path) as made:
+            turn = await made.surfaces.price(await made.turn(messages))
+            assert made.surfaces.bound_as_sent(turn) is None
+            bound, client_tokens = made.surfaces.bound(turn), turn.priced.total_tokens
+            await made.stored(turn, summary_until(turn, 5))
+            folded = await made.surfaces.refresh(turn)
+        assert made.surfaces.bound_as_sent(folded) == bound >= client_tokens
+        assert made.surfaces.bound(folded) < bound
+
 
 class TestImages:
     async def test_images_of_users_and_tools_are_found_with_size_and_price(

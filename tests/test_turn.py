@@ -8,7 +8,7 @@ import pytest
 
 from proxy.core.compaction import Reason
 from proxy.model_rules import ModelRules
-from proxy.turn import facts
+from proxy.turn import Counted, Turn, facts
 from tests.proxied import system, talk
 from tests.turns import BUDGET, bench, summary_until
 
@@ -58,6 +58,11 @@ async def test_an_empty_history_has_no_root(tmp_path: Path) -> None:
         assert (await made.turn(talk(1, 20))).root != b""
 
 
+def counted(turn: Turn) -> Counted:
+    assert turn.counted is not None
+    return turn.counted
+
+
 class TestHeaders:
     async def test_a_bound_is_shown_as_one(self, tmp_path: Path) -> None:
         async with bench(tmp_path) as made:
@@ -87,6 +92,24 @@ class TestHeaders:
         assert shown["x-tidegate-action"] == "summary,replay"
         assert shown["x-tidegate-summary-tokens"] == "9"
         assert shown["x-tidegate-degraded"] == "store"
+
+    async def test_before_and_after_are_the_providers_tokens_alike(self, tmp_path: Path) -> None:
+        async with bench(tmp_path) as made:
+            plain = await made.surfaces.price(await made.turn(talk(12, 100)))
+            sent = made.surfaces.sent(plain, counted(plain))
+            reported = {"prompt_tokens": 2 * plain.priced.total_tokens}
+            assert made.anchors.learn_from_usage(sent, reported) == 2
+            await made.stored(plain, summary_until(plain, 20))
+            shown = facts(await made.surfaces.price(await made.surfaces.refresh(plain)))
+        assert int(shown["x-tidegate-tokens-before"]) == 2 * counted(plain).client_tokens
+        assert int(shown["x-tidegate-tokens"]) < counted(plain).client_tokens
+
+    async def test_each_bound_is_of_its_own_bytes(self, tmp_path: Path) -> None:
+        async with bench(tmp_path) as made:
+            turn = await made.turn(talk(1, 20))
+        shown = facts(replace(turn, bound_tokens=77, bound_as_sent_tokens=900))
+        assert shown["x-tidegate-tokens"] == "<=77"
+        assert shown["x-tidegate-tokens-before"] == "<=900"
 
     async def test_an_unknown_window_is_said_to_be(self, tmp_path: Path) -> None:
         unknown = replace(BUDGET, window_tokens=None, trigger_tokens=None)
