@@ -1,7 +1,7 @@
 """Conversations, for people: lists, what a model saw of one at any generation, its log, its events,
 and the two things that take away. Nobody learns of another tenant's."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from starlette.requests import Request
@@ -81,12 +81,15 @@ class ConversationRoutes:
         found = await self._store.conversations(access.tenant, limit=limit + 1, before=before)
         shown = found[:limit]
         following = shown[-1].cursor if len(found) > limit else None
-        return answer({"conversations": [await self._listed(c) for c in shown], "next": following})
+        return answer({"conversations": await self._listed(shown), "next": following})
 
-    async def _listed(self, conversation: Conversation) -> dict[str, Any]:
-        busy = self._in_flight.busy_here(conversation.tenant, conversation.id)
-        title = await self._logged.title(conversation)
-        return listed_json(conversation, title=title, in_flight=busy)
+    async def _listed(self, conversations: Sequence[Conversation]) -> list[dict[str, Any]]:
+        titles = await self._logged.titles(conversations)
+        busy = self._in_flight.busy_here
+        return [
+            listed_json(each, title=title, in_flight=busy(each.tenant, each.id))
+            for each, title in zip(conversations, titles, strict=True)
+        ]
 
     async def _one(self, request: Request, access: Access) -> Conversation:
         """The conversation of the path; the operator may name a tenant, ids being theirs alone."""
@@ -97,7 +100,8 @@ class ConversationRoutes:
         conversation = await self._one(request, access)
         made = await self._logged.steps(conversation)
         scheduled = await self._store.is_scheduled(conversation.tenant, conversation.id)
-        return answer(shown_json(await self._listed(conversation), made, scheduled=scheduled))
+        (listed,) = await self._listed([conversation])
+        return answer(shown_json(listed, made, scheduled=scheduled))
 
     async def _surface(self, request: Request, access: Access) -> Response:
         conversation = await self._one(request, access)

@@ -1,7 +1,7 @@
 """Conversations as the log knows them: their last history, the replacements recorded for it, and
 the surface at every generation. A read sees every write that was made before it."""
 
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
 
 from cachetools import LRUCache
@@ -73,17 +73,13 @@ class Logged:
             raise ConversationNotFound(f"There is no conversation {id[:200]!r}.")
         return found
 
-    async def title(self, conversation: Conversation) -> str | None:
-        """The beginning of its first message; None when that is not kept, or has no words."""
-        place = (conversation.tenant, conversation.root)
-        title = self._titles.get(place)
-        if title is None:
-            first = await self._store.history(*place)
-            if not first:
-                return None
-            title = title_of(await off_loop(len(first[0]), decode, first[0]))
-            self._titles[place] = title
-        return title or None
+    async def titles(self, conversations: Sequence[Conversation]) -> list[str | None]:
+        """The beginning of each one's first message; None where it is not kept or has no words."""
+        places = [(each.tenant, each.root) for each in conversations]
+        unknown = {place for place in places if place not in self._titles}
+        for place, body in (await self._store.openings(unknown)).items():
+            self._titles[place] = title_of(await off_loop(len(body), decode, body))
+        return [self._titles.get(place) or None for place in places]
 
     async def steps(self, conversation: Conversation) -> tuple[Step, ...]:
         """What made each generation of its last history."""

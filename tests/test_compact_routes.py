@@ -500,6 +500,19 @@ class TestSummarizers:
         assert call.header("authorization") == "Bearer sk-second"
 
 
+def test_the_operator_may_name_the_tenant_of_an_id_that_two_have() -> None:
+    with walking() as walk:
+        for who in (ONE, TWO):
+            walk.ask([system(), *talk(8, 200)], headers={**who, "x-tidegate-conversation": "same"})
+        listed = walk.client.get("/tidegate/conversations").json()["conversations"]
+        for conversation in listed:
+            tenant = {"tenant": conversation["tenant"]}
+            walk.client.post("/tidegate/conversations/same/compact", params=tenant)
+            shown = walk.client.get("/tidegate/conversations/same", params=tenant).json()
+            assert (shown["tenant"], shown["scheduled"]) == (conversation["tenant"], True)
+    assert len(listed) == 2
+
+
 def test_nobody_from_another_site_or_under_another_name_is_answered() -> None:
     """DNS rebinding, cross-site posts."""
     with walking() as walk:

@@ -139,6 +139,13 @@ export class Chart {
       svg("path", { class: "client-line", d: line("client") }),
       svg("path", { class: "forwarded-line", d: line("forwarded") }),
     ];
+    if (turns.length === 1 && turns[0].client > turns[0].forwarded) {
+      const [{ client, forwarded }] = turns;
+      parts.push(
+        svg("line", { class: "saved-line", x1: x(0), x2: x(0), y1: y(client), y2: y(forwarded) }),
+        svg("circle", { class: "turn-dot client", cx: x(0), cy: y(client), r: 3 }),
+      );
+    }
     if (gap > 14 || turns.length === 1) {
       turns.forEach((turn, at) => {
         parts.push(svg("circle", { class: `turn-dot${turn.failed ? " failed" : ""}`, cx: x(at), cy: y(turn.forwarded), r: 3 }));
@@ -150,7 +157,7 @@ export class Chart {
   bounds({ trigger, window, most, y }, width) {
     const parts = [];
     let above = 0;
-    const bound = (tokens, name, word) => {
+    const bound = (tokens, name, word, atEnd) => {
       if (tokens === null) return;
       if (tokens > most) {
         const x = width - EDGE.right - above;
@@ -160,11 +167,16 @@ export class Chart {
       }
       parts.push(
         svg("line", { class: `bound ${name}`, x1: EDGE.left, x2: width - EDGE.right, y1: y(tokens), y2: y(tokens) }),
-        svg("text", { class: `bound-word ${name}`, x: EDGE.left + 6, y: y(tokens) - 5 }, `${word} ${short(tokens)}`),
+        // At different ends: W and T are often near to each other.
+        svg(
+          "text",
+          { class: `bound-word ${name}`, x: atEnd ? width - EDGE.right - 4 : EDGE.left + 6, y: y(tokens) - 5, "text-anchor": atEnd ? "end" : "start" },
+          `${word} ${short(tokens)}`,
+        ),
       );
     };
-    bound(trigger, "trigger", "T");
-    bound(window, "window", "W");
+    bound(trigger, "trigger", "T", false);
+    bound(window, "window", "W", true);
     return parts;
   }
 

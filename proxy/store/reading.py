@@ -1,7 +1,7 @@
 """Reading the log: conversations, events and histories, in pages that an index can serve."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import CTE, bindparam, func, select, tuple_
@@ -163,6 +163,28 @@ class LogReader:
             if not _is_whole(rows) or any(row.body is None for row in rows):
                 return None
             return tuple(row.body for row in rows)
+
+        return await self._database.read(work)
+
+    async def openings(
+        self, places: Collection[tuple[str, bytes]]
+    ) -> Mapping[tuple[str, bytes], bytes]:
+        """By tenant and fingerprint apart: SQLite uses no index for a list of pairs."""
+        if not places:
+            return {}
+        statement = select(nodes.c.tenant, nodes.c.fingerprint, contents.c.body).join_from(
+            nodes,
+            contents,
+            (contents.c.tenant == nodes.c.tenant) & (contents.c.key == nodes.c.content),
+        )
+        statement = statement.where(
+            nodes.c.tenant.in_({tenant for tenant, _ in places}),
+            nodes.c.fingerprint.in_({root for _, root in places}),
+        )
+
+        async def work(connection: AsyncConnection) -> Mapping[tuple[str, bytes], bytes]:
+            found = {(r.tenant, r.fingerprint): r.body for r in await connection.execute(statement)}
+            return {place: found[place] for place in places if place in found}
 
         return await self._database.read(work)
 

@@ -367,6 +367,11 @@ class Store(Protocol):
     async def history(self, tenant: str, last_fingerprint: bytes) -> tuple[bytes, ...] | None:
         """The JSON of each message of a logged history; None when some were not kept."""
 
+    async def openings(
+        self, places: Collection[tuple[str, bytes]]
+    ) -> Mapping[tuple[str, bytes], bytes]:
+        """By (tenant, root) the JSON of the first message, of those that were kept."""
+
     async def content(self, tenant: str, key: bytes) -> bytes | None:
         """One content by its key."""
 

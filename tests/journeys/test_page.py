@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 LAPTOP, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
 SERIOUS = {"serious", "critical"}
 WAIT_MS = 10_000
+PANE_MOST = 360
 GROUND = "getComputedStyle(document.body).backgroundColor"
 HOSTILE = "<img src=x onerror=\"document.title='taken'\"><script>alert(1)</script>"
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -157,6 +158,7 @@ def test_it_starts_empty_and_says_what_to_do_first(opened: Opened) -> None:
         row = window.page.locator("a.row")
         row.wait_for()
         assert HOSTILE in row.inner_text()
+        assert row.locator(".gauge").evaluate("it => it.getBoundingClientRect().width") < PANE_MOST
         assert window.page.title() == "Tidegate"
 
 

@@ -251,3 +251,14 @@ def test_the_body_of_a_sample_is_its_text() -> None:
 async def test_an_empty_batch_changes_nothing(store: SqlStore) -> None:
     await store.write(Batch())
     assert await store.sweep(Retention()) == await store.counts(None)
+
+
+async def test_openings_are_the_first_messages_that_were_kept(store: SqlStore) -> None:
+    other = "another tenant"
+    await store.write(Batch(turns=[turn_of(["hello", "a"]), turn_of(["hello", "b"], tenant=other)]))
+    await store.write(Batch(turns=[turn_of(["good day"])]))
+    hello, good_day, unknown = (chain_of([text])[0] for text in ("hello", "good day", "never"))
+    found = await store.openings({(TENANT, hello), (other, good_day), (TENANT, unknown)})
+    assert json.loads(found[TENANT, hello])["content"] == "hello"
+    assert len(found) == 1
+    assert await store.openings(set()) == {}
