@@ -222,7 +222,13 @@ def _log_own_error(error: TidegateError) -> None:
 
 async def _render_own_error(request: Request, exc: Exception) -> Response:
     assert isinstance(exc, TidegateError)
-    headers = {**exc.headers, "date": http_date().decode()}
+    if exc is not INTERNAL_ERROR:  # which `Tidegate` logs, with what it was
+        _log_own_error(exc)
+    headers = {
+        **exc.headers,
+        "date": http_date().decode(),
+        "x-tidegate-request-id": current_request_id(),
+    }
     return JSONResponse(exc.envelope(), status_code=exc.status, headers=headers)
 
 

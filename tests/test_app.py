@@ -68,6 +68,7 @@ class TestOwnPaths:
             answer = ask(served.port, "GET", "/tidegate/refusing")
             assert (answer.status, answer.one("retry-after")) == (409, "1")
             assert answer.json["error"]["code"] == "conversation_busy"
+            assert len(str(answer.one("x-tidegate-request-id"))) == 16
             answer = ask(served.port, "GET", "/tidegate/nothing")
             assert (answer.status, answer.json["error"]["code"]) == (404, "not_found")
             assert ask(served.port, "POST", "/tidegate/own", b"").status == 405
