@@ -32,7 +32,7 @@ class NotServing(RuntimeError):
 def http_options() -> dict[str, Any]:
     """How uvicorn speaks HTTP here: with no header and no log line of its own."""
     return {
-        "http": "httptools",
+        "http": "proxy.header_limit:BoundedHeadProtocol",
         "ws": "none",
         "lifespan": "on",
         # `Server` and `Date` are the upstream's alone.

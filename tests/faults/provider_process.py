@@ -89,6 +89,7 @@ class ProviderProcess(StrictProvider):
         return {
             "open_streams": self.open_streams,
             "cancelled": self.cancelled,
+            "paths": sorted({seen.path for seen in self.requests}),
             "calls": [
                 {
                     "play": call.seen.header("x-play"),

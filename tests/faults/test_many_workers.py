@@ -60,7 +60,13 @@ def unstable(calls: Iterable[dict[str, Any]], turns: Iterable[Played]) -> list[s
     return found
 
 
-def _check(played: Record, report: dict[str, Any], conversations: int, turns: int) -> None:
+def _check(
+    played: Record, running: Cluster, report: dict[str, Any], conversations: int, turns: int
+) -> None:
+    for replica in running.replicas:
+        said = replica.said()
+        assert "Traceback" not in said, said[said.index("Traceback") - 300 :][:6000]
+    assert not [turn for turn in played.turns if not turn.actions]
     assert not played.lost
     assert not played.failed
     assert len(played.turns) == conversations * turns
@@ -100,7 +106,7 @@ async def test_each_range_is_compacted_once_on_whatever_worker(
         report = await asyncio.to_thread(running.report)
         _figures("four workers", played, report, seconds)
         figure("rows", rows=postgres.psql(ROWS).split())
-        _check(played, report, CONVERSATIONS, TURNS)
+        _check(played, running, report, CONVERSATIONS, TURNS)
         assert not played.degraded
         assert number(postgres, DOUBLE) == 0
         assert number(postgres, LEASES) == 0
@@ -186,7 +192,7 @@ async def test_workers_that_are_killed_and_a_store_that_restarts_lose_nothing(
         report = await asyncio.to_thread(running.report)
         _figures("killed every 2 s, PostgreSQL restarted", played, report, seconds)
         figure("killed", times=len(killed), rows=postgres.psql(ROWS).split())
-        _check(played, report, CONVERSATIONS, TURNS)
+        _check(played, running, report, CONVERSATIONS, TURNS)
         assert len(killed) >= 2
         assert played.degraded
         assert number(postgres, DOUBLE) == 0

@@ -1,0 +1,70 @@
+"""Uvicorn's HTTP over httptools, with a bound on what stands before a body: it has none itself, and
+would gather a header for as long as a client sends it."""
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+# nginx takes 32 KiB in all by default, Node 16 KiB; cookies and long keys fit well.
+MAX_HEAD_BYTES = 64 * 1024
+
+_BODY = (
+    b'{"error":{"message":"The request line and headers are larger than 65536 bytes.",'
+    b'"type":"invalid_request_error","param":null,"code":"headers_too_large"}}'
+)
+_REFUSAL = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\n"
+    b"content-length: %d\r\nconnection: close\r\n\r\n%b" % (len(_BODY), _BODY)
+)
+
+
+class HeadTooLarge(Exception):
+    """More than that stands before the body; the parser stops at it."""
+
+
+class BoundedHeadProtocol(HttpToolsProtocol):
+    """One connection of a client."""
+
+    _in_head = True
+    _waiting_bytes = 0
+    _refused = False
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of the client, of which nothing is read any more once it was refused."""
+        if self._refused:
+            return
+        was_in_head = self._in_head
+        super().data_received(data)
+        if self._in_head and was_in_head:
+            # The parser holds a header that is not whole yet, and says nothing of it.
+            self._waiting_bytes += len(data)
+            if self._waiting_bytes > MAX_HEAD_BYTES:
+                self._refuse()
+
+    def on_message_begin(self) -> None:
+        """The first byte of a request."""
+        self._in_head = True
+        self._waiting_bytes = 0
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        """The body begins.
+
+        Raises:
+            HeadTooLarge: what came before is too much.
+        """
+        self._in_head = False
+        sizes = (len(name) + len(value) + 4 for name, value in self.headers)
+        if len(self.url) + sum(sizes) > MAX_HEAD_BYTES:
+            self._refuse()
+            raise HeadTooLarge
+        super().on_headers_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """For what the parser does not take; it stops as well where we do."""
+        if not self._refused:
+            super().send_400_response(msg)
+
+    def _refuse(self) -> None:
+        self._refused = True
+        if not self.transport.is_closing():
+            self.transport.write(_REFUSAL)
+            self.transport.close()
