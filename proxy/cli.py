@@ -50,3 +50,7 @@ app.command()(compact)
 def main() -> None:
     """The `tidegate` command."""
     app()
+
+
+if __name__ == "__main__":
+    main()

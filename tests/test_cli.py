@@ -29,6 +29,13 @@ def test_says_its_version() -> None:
     assert (shown.exit_code, shown.output) == (0, f"tidegate {__version__}\n")
 
 
+def test_runs_as_a_module_too() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "proxy.cli", "--version"], capture_output=True, text=True, check=True
+    )
+    assert ran.stdout == f"tidegate {__version__}\n"
+
+
 def test_no_command_at_all_shows_the_help() -> None:
     assert "Usage" in CliRunner().invoke(app, []).output
 
