@@ -10,7 +10,13 @@ from typing import Any, Protocol
 
 from proxy.answers import http_date
 from proxy.core.command_answers import Answer, Figures, answer_text, language_of
-from proxy.core.commands import Command, candidate_answers, exchange_positions, pending_command
+from proxy.core.commands import (
+    Command,
+    candidate_answers,
+    exchange_positions,
+    may_hold_commands,
+    pending_command,
+)
 from proxy.core.errors import StoreUnavailable, TidegateError
 from proxy.core.manual import Options, Untouched
 from proxy.manual import Done, Manual
@@ -86,6 +92,8 @@ class ChatCommands:
     async def without_exchanges(self, request: ChatRequest, tenant: str) -> ChatRequest:
         """The request less every command and every answer of ours; itself when there is none."""
         messages = request.messages
+        if not may_hold_commands(request.body):
+            return request
         if not exchange_positions(messages, lambda position: True):
             return request
         digests = {
