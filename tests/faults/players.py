@@ -15,7 +15,7 @@ RETRY_SECONDS = 60.0
 
 @dataclass
 class Played:
-    """One answered turn."""
+    """One answered turn. A stream that got heartbeats first has no facts in its headers."""
 
     conversation: int
     turn: int
@@ -47,6 +47,11 @@ class Record:
             await self.news.wait_for(lambda: len(self.turns) >= count)
 
     @property
+    def told(self) -> list[Played]:
+        """Turns whose headers say what was done, and that had the store."""
+        return [turn for turn in self.turns if turn.actions and turn.degraded is None]
+
+    @property
     def failed(self) -> list[Played]:
         return [turn for turn in self.turns if turn.status != 200]
 
@@ -58,9 +63,7 @@ class Record:
         """Turns that know of less than an earlier one did, those without the store left out."""
         seen: dict[int, int] = {}
         found = []
-        for turn in self.turns:
-            if turn.degraded is not None:
-                continue
+        for turn in self.told:
             if turn.generation < seen.get(turn.conversation, 0):
                 found.append((turn.conversation, turn.turn))
             seen[turn.conversation] = max(turn.generation, seen.get(turn.conversation, 0))
