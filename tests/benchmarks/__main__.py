@@ -33,6 +33,7 @@ from tests.benchmarks.report import Results, tables
 from tests.benchmarks.targets import TARGETS, Launch, NotHere, Target
 
 START_SECONDS = 120.0
+SETTLE_SECONDS = 10.0
 LOAD_CORE, TARGET_CORE = 0, 1
 ROUNDS, QUICK_ROUNDS = 5, 2
 
@@ -86,6 +87,7 @@ class Bench:
                 times.append(first_answer_seconds(port, process, START_SECONDS))
                 if attempt + 1 == starts:
                     stack.enter_context(started.pop_all())
+        process.settle(SETTLE_SECONDS)
         process.pause()
         self._running[target] = port, process
         self.results.start_seconds[target.name] = statistics.median(times)
@@ -94,7 +96,7 @@ class Bench:
         """The last line that any of its starts wrote."""
         files = sorted(self._folder.glob(f"{target.name.replace(' ', '-')}-?/output.txt"))
         lines = [line for f in files for line in f.read_text(errors="replace").splitlines()]
-        return lines[-1][:300] if lines else ""
+        return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
 
     def round(self, works: Sequence[Work]) -> None:
         for target, (port, process) in self._running.items():

@@ -74,6 +74,18 @@ class Measured:
                     total += int(line.split()[1]) * 1024
         return total
 
+    def settle(self, seconds: float) -> None:
+        """Returns when it does nothing any more, or after that long: what a program still loads
+        after its first answer is no part of what a request costs."""
+        deadline = time.monotonic() + seconds
+        before = self.cpu_seconds()
+        while time.monotonic() < deadline:
+            time.sleep(0.2)
+            now = self.cpu_seconds()
+            if now - before < 0.01:
+                return
+            before = now
+
     def pause(self) -> None:
         self._signal(signal.SIGSTOP)
 

@@ -2,7 +2,7 @@
 
 It parses and re-encodes the request with orjson and does nothing else that a proxy must do.
 
-    TIDEGATE_BENCH_UPSTREAM=http://127.0.0.1:9000 uvicorn tests.benchmarks.relay_aiohttp:app
+    BENCHMARK_UPSTREAM=http://127.0.0.1:9000 uvicorn tests.benchmarks.relay_aiohttp:app
 """
 
 import os
@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-UPSTREAM = os.environ.get("TIDEGATE_BENCH_UPSTREAM", "")
+UPSTREAM = os.environ.get("BENCHMARK_UPSTREAM", "")
 NOT_PASSED_ON = frozenset({"host", "content-length", "connection"})
 NOT_PASSED_BACK = frozenset({"content-length", "transfer-encoding", "connection"})
 LIMITS = httpx.Limits(max_connections=1000, max_keepalive_connections=1000)

@@ -1,6 +1,6 @@
 """The same bare relay over httpx's own connection pool, which is how most proxies are written.
 
-TIDEGATE_BENCH_UPSTREAM=http://127.0.0.1:9000 uvicorn tests.benchmarks.relay_httpx:app
+BENCHMARK_UPSTREAM=http://127.0.0.1:9000 uvicorn tests.benchmarks.relay_httpx:app
 """
 
 import httpx

@@ -12,7 +12,7 @@ from pathlib import Path
 WINDOW_TOKENS = 200_000
 UVICORN = ("-m", "uvicorn", "--loop", "uvloop", "--http", "httptools", "--no-access-log")
 QUIET = ("--log-level", "warning", "--host", "127.0.0.1", "--port")
-ENVIRONMENTS = Path(os.environ.get("TIDEGATE_BENCH_ENVIRONMENTS", ".benchmarks"))
+ENVIRONMENTS = Path(os.environ.get("BENCHMARK_ENVIRONMENTS", ".benchmarks"))
 
 
 class NotHere(Exception):
@@ -42,7 +42,7 @@ def _module(name: str, port: int, upstream: str) -> Launch:
         raise NotHere("orjson is not installed: pip install orjson")
     return Launch(
         (sys.executable, *UVICORN, *QUIET, str(port), f"tests.benchmarks.{name}:app"),
-        {"TIDEGATE_BENCH_UPSTREAM": upstream},
+        {"BENCHMARK_UPSTREAM": upstream},
     )
 
 
@@ -96,7 +96,12 @@ def _litellm(port: int, upstream: str, folder: Path) -> Launch:
     )
     config.write_text(f"model_list:\n{models}", encoding="utf-8")
     command = (_environment("litellm", "litellm"), "--config", str(config), "--port", str(port))
-    environment = {"LITELLM_LOG": "ERROR", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    environment = {
+        "LITELLM_LOG": "ERROR",
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        # Nobody but this machine can ask, and checking keys would only cost it time.
+        "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true",
+    }
     return Launch((*command, "--host", "127.0.0.1", "--telemetry", "False"), environment)
 
 
