@@ -45,7 +45,8 @@ export class Chart {
         el("span", { class: "key key-client", text: "sent by the client" }),
         el("span", { class: "key key-forwarded", text: "forwarded to the model" }),
         el("span", { class: "key key-saved", text: "saved" }),
-        el("span", { class: "key key-trigger", text: "trigger" }),
+        el("span", { class: "key key-trigger", text: "trigger T" }),
+        el("span", { class: "key key-window", text: "window W" }),
       ),
       el("div", { class: "chart-box" }, this.canvas, this.cursor),
       this.readout,
@@ -154,6 +155,7 @@ export class Chart {
     return parts;
   }
 
+  // T below its line and on the left, W above its own and on the right: they are often near.
   bounds({ trigger, window, most, y }, width) {
     const parts = [];
     let above = 0;
@@ -167,10 +169,9 @@ export class Chart {
       }
       parts.push(
         svg("line", { class: `bound ${name}`, x1: EDGE.left, x2: width - EDGE.right, y1: y(tokens), y2: y(tokens) }),
-        // At different ends: W and T are often near to each other.
         svg(
           "text",
-          { class: `bound-word ${name}`, x: atEnd ? width - EDGE.right - 4 : EDGE.left + 6, y: y(tokens) - 5, "text-anchor": atEnd ? "end" : "start" },
+          { class: `bound-word ${name}`, x: atEnd ? width - EDGE.right - 4 : EDGE.left + 6, y: y(tokens) + (atEnd ? -5 : 13), "text-anchor": atEnd ? "end" : "start" },
           `${word} ${short(tokens)}`,
         ),
       );

@@ -55,13 +55,13 @@ export class ConversationView {
       if (error.wantsKey) this.onchange(error);
       else if (!this.drawn) {
         const title = error.code === "conversation_not_found" ? "No such conversation" : "This conversation cannot be shown";
-        put(this.place, back(), el("div", { class: "empty" }, el("h2", { text: title }), el("p", { text: errorWords(error) })));
+        put(this.place, back(), el("div", { class: "empty" }, el("h1", { text: title }), el("p", { text: errorWords(error) })));
       }
     }
   }
 
   frame() {
-    this.title = el("h2", { class: "conversation-title" });
+    this.title = el("h1", { class: "conversation-title" });
     this.about = el("p", { class: "muted about" });
     this.id = el("p", { class: "about" }, el("code", { text: this.key.id }));
     this.compactButton = el("button", { type: "button", class: "primary", id: "compact", onclick: () => this.compact() }, "Compact now");
@@ -78,8 +78,8 @@ export class ConversationView {
       timeline: el(
         "div",
         {},
-        el("section", { class: "panel", "aria-label": "Tokens per turn" }, el("h3", { text: "Tokens per turn" }), this.tiles, this.chart.element, this.noTurns, this.earlier),
-        el("section", { class: "panel", "aria-label": "What was replaced" }, el("h3", { text: "What was replaced" }), this.steps),
+        el("section", { class: "panel", "aria-label": "Tokens per turn" }, el("h2", { text: "Tokens per turn" }), this.tiles, this.chart.element, this.noTurns, this.earlier),
+        el("section", { class: "panel", "aria-label": "What was replaced" }, el("h2", { text: "What was replaced" }), this.steps),
       ),
       compare: el("div", { class: "panel" }, this.compare.element),
       activity: el("div", { class: "panel" }, this.happened),

@@ -34,7 +34,7 @@ const refresh = throttled(async () => {
 async function trouble(error) {
   if (!error.wantsKey) {
     if (!list.loaded && view === null) {
-      put(main, el("div", { class: "empty" }, el("h2", { text: "Nothing to show" }), el("p", { text: errorWords(error) })));
+      put(main, el("div", { class: "empty" }, el("h1", { text: "Nothing to show" }), el("p", { text: errorWords(error) })));
     }
     return;
   }
@@ -59,7 +59,7 @@ function rest() {
   document.title = "Tidegate";
   panes.dataset.empty = String(list.loaded && !list.shown.size);
   if (list.shown.size) {
-    put(main, el("div", { class: "empty" }, el("h2", { text: "Choose a conversation" }), el("p", { text: "Its window, its timeline and what was replaced in it appear here, live." })));
+    put(main, el("div", { class: "empty" }, el("h1", { text: "Choose a conversation" }), el("p", { text: "Its window, its timeline and what was replaced in it appear here, live." })));
   } else if (list.loaded) put(main, firstSteps());
 }
 
@@ -69,7 +69,7 @@ function firstSteps() {
   return el(
     "div",
     { class: "empty start" },
-    el("h2", { text: "No conversation yet" }),
+    el("h1", { text: "No conversation yet" }),
     el("p", { text: "Send a chat through Tidegate, and it appears here within a second." }),
     el(
       "ol",

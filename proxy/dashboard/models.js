@@ -72,7 +72,7 @@ function modelCard(model, reload) {
     el(
       "header",
       { class: "model-head" },
-      el("h3", { text: model.model }),
+      el("h2", { text: model.model }),
       el("span", { class: "muted", text: `${model.pattern ? "rule of the settings, " : ""}on ${model.upstream}` }),
       el("span", { class: `tag ${model.valid ? "good" : "bad"}`, text: model.valid ? "compacts by itself" : known ? "no valid budget" : "window unknown" }),
     ),
@@ -120,7 +120,7 @@ export class ModelsView {
     } catch (error) {
       if (this.closed) return;
       if (error.wantsKey) this.onchange(error);
-      else put(this.place, el("div", { class: "empty" }, el("h2", { text: "The models cannot be shown" }), el("p", { text: errorWords(error) })));
+      else put(this.place, el("div", { class: "empty" }, el("h1", { text: "The models cannot be shown" }), el("p", { text: errorWords(error) })));
     }
   }
 

@@ -8,7 +8,7 @@ export function storyOf(events) {
   const marks = [];
   for (const event of events) {
     if (event.kind === "request") {
-      const forwarded = event.tokens_exact ? event.tokens : (event.reported_tokens ?? event.tokens);
+      const forwarded = event.tokens_exact ? event.tokens : (event.reported_tokens ?? event.tokens ?? 0);
       turns.push({
         time: event.time,
         forwarded,
