@@ -246,6 +246,8 @@ def plan_region(
         if stretch.start >= old and not (start > 0 and stretch.replaced)
     )
     kept, dropped = verbatim_positions(view, end, aim.share_tokens // 8, start=start)
+    # What stays word for word is not material for a summary.
+    new_tokens -= sum(view.history_tokens[position] for position in kept if position >= old)
     caps = (
         min(words.keep_first_tokens, max(aim.share_tokens, 0) // 16),
         min(words.keep_rules_tokens, max(aim.share_tokens, 0) // 16),
@@ -259,7 +261,7 @@ def plan_region(
         end=end,
         end_fingerprint=view.chain[end - 1],
         range_tokens=range_tokens,
-        new_tokens=new_tokens,
+        new_tokens=max(new_tokens, 0),
         summary_cap_tokens=max(cap, MIN_SUMMARY_TOKENS),
         kept_words=kept_words,
         kept=kept,

@@ -177,6 +177,17 @@ def test_the_range_starts_at_the_head_and_leaves_the_retained_tail() -> None:
     assert plan.kept_words.first == {"position": 0, "head": 100, "tail": 0}
 
 
+def test_what_stays_word_for_word_is_not_new_material() -> None:
+    """A run of tool rounds behind one long request: only the rounds can be summarised."""
+    rounds = [message for n in range(3) for message in (calls(f"c{n}"), result(f"c{n}", "x" * 100))]
+    view = view_of([user("u" * 900), *rounds])
+    plan = plan_range(view, aim(), WORDS, len, tail_tokens=0)
+    assert plan is not None
+    assert plan.kept == (0,)
+    assert plan.range_tokens == 900 + 2 * 100
+    assert plan.new_tokens == 2 * 100
+
+
 def test_under_pressure_the_tail_is_at_most_a_quarter_of_the_share() -> None:
     history = turns(10)
     plan = plan_range(view_of(history), aim(retain_tokens=1500, share_tokens=2000), WORDS, len)
@@ -231,7 +242,8 @@ def test_a_region_chosen_by_hand_takes_nothing_outside_it() -> None:
     view = view_of(history)
     plan = plan_region(view, aim(Cause.MANUAL), WORDS, len, bounds=(2, 12))
     assert (plan.start, plan.end, plan.kept) == (2, 12, (10,))
-    assert plan.range_tokens == plan.new_tokens == sum(view.history_tokens[2:12])
+    assert plan.range_tokens == sum(view.history_tokens[2:12])
+    assert plan.new_tokens == plan.range_tokens - view.history_tokens[10]
     after = view_of(history, stored(with_summary(view, plan, WORDS, "s")))
     assert [item.position for item in after.surface.items[:4]] == [0, 1, None, 10]
     assert violations(history, [item.message for item in after.surface.items]) == []
