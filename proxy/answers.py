@@ -8,8 +8,11 @@ from typing import Any
 
 from starlette.types import Send
 
-from proxy.core.errors import TidegateError
+from proxy.core.errors import InvalidRequest, TidegateError
 
+HEADERS_TOO_LARGE = InvalidRequest(
+    "The request line and headers are larger than 64 KiB.", status=431, code="headers_too_large"
+)
 INTERNAL_ERROR = TidegateError(
     "Tidegate failed to handle this request; its log says why, under the request id.",
     code="internal_error",

@@ -1,15 +1,16 @@
 """Uvicorn's HTTP over httptools, with a bound on what stands before a body: it has none itself, and
 would gather a header for as long as a client sends it."""
 
+import json
+
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from proxy.answers import HEADERS_TOO_LARGE
 
 # nginx takes 32 KiB in all by default, Node 16 KiB; cookies and long keys fit well.
 MAX_HEAD_BYTES = 64 * 1024
 
-_BODY = (
-    b'{"error":{"message":"The request line and headers are larger than 65536 bytes.",'
-    b'"type":"invalid_request_error","param":null,"code":"headers_too_large"}}'
-)
+_BODY = json.dumps(HEADERS_TOO_LARGE.envelope()).encode()
 _REFUSAL = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\n"
     b"content-length: %d\r\nconnection: close\r\n\r\n%b" % (len(_BODY), _BODY)

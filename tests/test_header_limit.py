@@ -52,7 +52,7 @@ def answer(served: Served, *pieces: bytes) -> bytes:
 def test_a_head_over_the_bound_is_refused(served: Served, head: bytes) -> None:
     said = answer(served, head)
     assert said.startswith(b"HTTP/1.1 431 ")
-    assert b'"code":"headers_too_large"' in said
+    assert b'"code": "headers_too_large"' in said
     assert said.count(b"HTTP/1.1") == 1
 
 

@@ -21,6 +21,11 @@ from tests.commands import ROOT, START_SECONDS, STOP_SECONDS
 from tests.faults.histories import WINDOW
 
 
+def _environment() -> dict[str, str]:
+    """This one without what would be settings, such as the switches of these tests."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("TIDEGATE_")}
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -55,7 +60,7 @@ class Process:
             self.process = subprocess.Popen(
                 self.command,
                 cwd=self.folder,
-                env={**os.environ, "PYTHONPATH": str(ROOT), **self.variables},
+                env={**_environment(), "PYTHONPATH": str(ROOT), **self.variables},
                 stdout=out,
                 stderr=subprocess.STDOUT,
             )
