@@ -24,7 +24,7 @@ from tests.faults.scale import figure, scaled
 from tests.strategies import conversations
 
 # 100,000 in all in the long mode, over the four tests.
-INPUTS = settings(max_examples=scaled(500, 25_000), deadline=None)
+INPUTS = settings(max_examples=scaled(150, 25_000), deadline=None)
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
@@ -159,7 +159,7 @@ def test_no_body_is_a_500(tmp_path: Path) -> None:
         url = f"{running.replicas[0].url}/v1/chat/completions"
         sent = 0
 
-        @settings(max_examples=scaled(150, 3000), deadline=None)
+        @settings(max_examples=scaled(80, 3000), deadline=None)
         @given(broken(bodies) | bodies | conversations().map(_as_chat))
         def ask(body: bytes) -> None:
             nonlocal sent

@@ -22,11 +22,14 @@ AT_ONCE = 24
 ROUNDS = 6
 OVER_BUDGET_TURN, SMALL_TURN = 10, 2
 MAX_GROWTH_MIB = 50
-SPARE_DESCRIPTORS = 8
+SPARE_DESCRIPTORS = AT_ONCE + 8  # as many pooled connections to the provider
+# What is remembered of a message (its digest, its count, that it is logged) takes about 1 KB, up to
+# a bounded number of messages: so many histories, known soon after the warm-up, stay below it.
+HISTORIES = 2000
 
 
 async def test_memory_and_descriptors_stay_where_they_were(tmp_path: Path) -> None:
-    """Half streamed, a tenth cut, a third over budget; each third conversation is a new one."""
+    """Half streamed, a tenth cut, a third over budget; each third of a conversation by chance."""
     with cluster(tmp_path, f"sqlite:///{tmp_path}/tidegate.db") as running:
         running.faults(keep_calls=False)
         replica = running.replicas[0]
@@ -66,7 +69,7 @@ async def _ask(replica: Process, chosen: random.Random, seen: Counter[str], requ
 
         async def one() -> None:
             async with gate:
-                conversation = chosen.randrange(10**6) if chosen.random() < 1 / 3 else 0
+                conversation = chosen.randrange(HISTORIES) if chosen.random() < 1 / 3 else 0
                 over = chosen.random() < 1 / 3
                 body = {
                     "model": "gpt-4o",
