@@ -38,7 +38,8 @@ def serve(
     """
     given = {"host": host, "port": port, "workers": workers}
     overrides = {name: value for name, value in given.items() if value is not None}
-    loaded = settings_or_exit(config, {"server": overrides})
+    with _uncollected():
+        loaded = settings_or_exit(config, {"server": overrides})
     server = loaded.settings.server
     configure_logging(server.log_level)
     overrides["port"] = listening_port = _free_port_or_exit(server)
@@ -154,11 +155,12 @@ def configure_logging(level: str) -> None:
 
 def application() -> "ASGIApp":
     """The proxy, from the settings that this process finds; uvicorn calls it in every worker."""
-    from proxy.assembly import create_app
+    with _uncollected():
+        from proxy.assembly import create_app
 
-    loaded = settings_or_exit(None)
-    configure_logging(loaded.settings.server.log_level)
-    app = create_app(loaded.settings)
+        loaded = settings_or_exit(None)
+        configure_logging(loaded.settings.server.log_level)
+        app = create_app(loaded.settings)
     _search_for_cycles_less_often()
     return app
 
