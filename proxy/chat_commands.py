@@ -14,7 +14,6 @@ from proxy.core.commands import (
     Command,
     candidate_answers,
     exchange_positions,
-    may_hold_commands,
     pending_command,
 )
 from proxy.core.errors import StoreUnavailable, TidegateError
@@ -92,8 +91,6 @@ class ChatCommands:
     async def without_exchanges(self, request: ChatRequest, tenant: str) -> ChatRequest:
         """The request less every command and every answer of ours; itself when there is none."""
         messages = request.messages
-        if not may_hold_commands(request.body):
-            return request
         if not exchange_positions(messages, lambda position: True):
             return request
         digests = {

@@ -27,6 +27,8 @@ _NAMED = msgspec.json.Decoder(_Named)
 
 # What was read is walked again by recursion (hashed, encoded) from deeper in the stack than here.
 SPARE_FRAMES = 150
+# Counting the brackets of a larger body takes longer than the frames do.
+COUNTED_BYTES = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +72,8 @@ def read_chat(body: bytes, *, default_model: str = "") -> ChatRequest | None:
     `default_model` is what the path names (Azure's deployments) for a body without `model`.
     """
     # A body of few brackets cannot nest deeply, whatever they enclose.
-    shallow = body.count(b"[") + body.count(b"{") < SPARE_FRAMES
-    return _with_frames_to_spare(0 if shallow else SPARE_FRAMES, body, default_model)
+    few = len(body) <= COUNTED_BYTES and body.count(b"[") + body.count(b"{") < SPARE_FRAMES
+    return _with_frames_to_spare(0 if few else SPARE_FRAMES, body, default_model)
 
 
 def _with_frames_to_spare(frames: int, body: bytes, default_model: str) -> ChatRequest | None:
@@ -97,9 +99,9 @@ def _read(body: bytes, default_model: str) -> ChatRequest | None:
         return None
     raw_messages = tuple(bytes(raw) for raw in _RAW_LIST.decode(listed))
     fields = {key: b"" if key == "messages" else bytes(raw) for key, raw in raw_fields.items()}
-    if not all(raw.startswith(b"{") for raw in raw_messages):
+    messages = _values(listed, raw_messages)
+    if not all(isinstance(message, dict) for message in messages):
         return None
-    messages = tuple(_value(raw) for raw in raw_messages)
     params = {key: _value(raw) for key, raw in fields.items() if key != "messages"}
     return _request(body, fields, params, (messages, raw_messages), default_model)
 
@@ -109,6 +111,14 @@ def _value(raw: bytes) -> Any:
         return _ANY.decode(raw)
     except msgspec.DecodeError:
         return json.loads(raw)  # 1e400, which msgspec refuses
+
+
+def _values(listed: msgspec.Raw, items: Sequence[bytes]) -> tuple[Any, ...]:
+    """The values of a list, of which the items are at hand as well."""
+    try:
+        return tuple(_ANY.decode(listed))
+    except msgspec.DecodeError:
+        return tuple(_value(raw) for raw in items)
 
 
 def decode(raw: bytes) -> Any:

@@ -18,11 +18,6 @@ class Command(StrEnum):
     USAGE = "usage"
 
 
-def may_hold_commands(body: bytes) -> bool:
-    """Whether a command can stand in this JSON at all, escapes included; False is sure."""
-    return b"/compact" in body or b"/context" in body or b"\\u" in body
-
-
 def command_in(message: Message) -> Command | None:
     """The command that a user message is; None when it is for the model.
 

@@ -1,7 +1,5 @@
 """What is a command, what of an exchange is taken out, and what is left for the model."""
 
-import json
-
 import pytest
 
 from proxy.core.commands import (
@@ -10,7 +8,6 @@ from proxy.core.commands import (
     candidate_answers,
     command_in,
     exchange_positions,
-    may_hold_commands,
     pending_command,
 )
 from proxy.core.messages import Message
@@ -35,10 +32,6 @@ def assistant(text: str) -> Message:
     ],
 )
 def test_the_command_alone_compacts(content: object) -> None:
-    body = json.dumps([user(content)])
-    spelt = body.replace("/", "\\u002f")
-    for written in (body, spelt, body.replace("/", "\\/")):
-        assert may_hold_commands(written.encode())
     assert command_in(user(content)) is Command.COMPACT
     assert pending_command([assistant("hi"), user(content)]) is Command.COMPACT
 
@@ -106,7 +99,3 @@ def test_a_command_without_an_answer_is_taken_out_alone() -> None:
     history = [user("/compact"), user("hello"), user("/compact now"), user("more")]
     assert exchange_positions(history, lambda position: True) == {0}
     assert exchange_positions([user("a"), user("/compact now")], lambda position: True) == {1}
-
-
-def test_a_body_without_the_words_holds_no_command() -> None:
-    assert not may_hold_commands(json.dumps([user("read /core/x.py, compact it")]).encode())
