@@ -4,17 +4,17 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.box import SIMPLE
-from rich.console import Console
-from rich.table import Table
 
 from proxy.core.counting import PRIMING_TOKENS
 from proxy.core.messages import head_length, role_of
 from proxy.meter import Meter
 from proxy.vocabulary import vocabulary_for
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 DEFAULT_MODEL = "gpt-4o"
 """Used when neither the file nor the caller names one: the newer vocabulary, as for any name that
@@ -85,6 +85,9 @@ def meter(
         measured = measure(request, chosen, counts)
     finally:
         counts.close()
+    # Here and in `table`: the other commands, of which one serves, print no tables.
+    from rich.console import Console
+
     console = Console(highlight=False)
     console.width = max(console.width, TABLE_CHARS)
     console.print(table(measured))
@@ -139,11 +142,14 @@ def measure(request: Mapping[str, Any], model: str, counts: Meter) -> Measured:
     return Measured(model, (head, extras, *roles.values(), opening))
 
 
-def table(measured: Measured) -> Table:
+def table(measured: Measured) -> "Table":
     """What is printed: a row for each part, a column for each kind of content, sums below.
 
     What no part of the chat holds has no column: most chats then fit into 80 characters.
     """
+    from rich.box import SIMPLE
+    from rich.table import Table
+
     vocabulary = vocabulary_for(measured.model).name
     shown = Table(
         title=f"Tokens for {measured.model} ({vocabulary})",

