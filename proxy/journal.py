@@ -202,8 +202,9 @@ class Journal:
 
 
 def _copy(message: LoggedMessage, kept: bool) -> LoggedMessage:
-    body = bytes(message.body) if kept and message.body is not None else None
-    return replace(message, body=body)
+    if message.body is None or (kept and type(message.body) is bytes):
+        return message
+    return replace(message, body=bytes(message.body) if kept else None)
 
 
 def _size_bytes(turn: Turn) -> int:
@@ -215,10 +216,14 @@ def _without_images(entries: list[Entry], key: bytes) -> list[Entry]:
     def slim(body: bytes | None) -> bytes | None:
         return None if body is None else without_images(body, key)
 
+    def slim_message(message: LoggedMessage) -> LoggedMessage:
+        body = slim(message.body)
+        return message if body is message.body else replace(message, body=body)
+
     return [
         replace(
             entry,
-            messages=[replace(message, body=slim(message.body)) for message in entry.messages],
+            messages=[slim_message(message) for message in entry.messages],
             head=slim(entry.head),
         )
         if isinstance(entry, Turn)
