@@ -62,6 +62,8 @@ from proxy.surfaces import Surfaces
 from proxy.tenants import Tenancy
 from proxy.windows import UpstreamPlace, Windows
 
+VOCABULARY_AFTER_SECONDS = 0.5
+
 
 def create_app(settings: Settings) -> Tidegate:
     """The application for these settings. Nothing is opened before its lifespan starts."""
@@ -272,12 +274,7 @@ async def _parts_on(
     secret: bytes,
 ) -> AsyncIterator[Parts]:
     engine = assemble(settings, upstreams, provider, store, secret)
-    # Not awaited: only a chat that is counted waits for the vocabulary, only one whose window
-    # nobody wrote or listed for the catalogue.
-    ahead = [
-        asyncio.create_task(engine.meter.prepare(), name="vocabulary"),
-        asyncio.create_task(engine.windows.load_catalogue(), name="catalogue"),
-    ]
+    ahead = asyncio.create_task(_read_ahead(engine), name="tables")
 
     async def not_ready() -> str | None:
         try:
@@ -295,10 +292,20 @@ async def _parts_on(
         async with _running(engine):
             yield Parts(secret, engine.commands, routes, not_ready)
     finally:
-        await asyncio.gather(*ahead, return_exceptions=True)
+        ahead.cancel()
+        await asyncio.gather(ahead, return_exceptions=True)
         await engine.windows.aclose()
         engine.meter.close()
         await store.close()
+
+
+async def _read_ahead(engine: Engine) -> None:
+    """Not awaited by any chat but one that is counted, or whose window nobody wrote or listed."""
+    await engine.windows.load_catalogue()
+    # tiktoken builds its tables for a quarter of a second in which no Python code runs: the chats
+    # that waited for the start are answered first. Hardly one so early is so long that it counts.
+    await asyncio.sleep(VOCABULARY_AFTER_SECONDS)
+    await engine.meter.prepare()
 
 
 def _own_routes(
