@@ -10,16 +10,20 @@ import hashlib
 import json
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cachetools import TTLCache
-from sqlalchemy import bindparam, select, update
+from sqlalchemy import Table, bindparam, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from proxy.store.database import Database
 from proxy.store.replacements import ReplacementRows
+from proxy.store.rows import Rows
 from proxy.store.schema import Name, contents, conversations, events, extras, nodes, turns
 from proxy.store.store import Batch, Event, LoggedMessage, Turn
+
+if TYPE_CHECKING:
+    from sqlalchemy.dialects import postgresql
 
 T = TypeVar("T")
 
@@ -85,6 +89,15 @@ class LogWriter:
         self._database = database
         self._secret = secret
         self._replacement_rows = replacement_rows
+        self._new_nodes = Rows(database.insert(nodes).on_conflict_do_nothing())
+        self._new_contents = Rows(database.insert(contents).on_conflict_do_nothing())
+        self._new_events = Rows(
+            database.insert(events).on_conflict_do_nothing(index_elements=["id"])
+        )
+        self._of_conversations = {
+            table: _renewing(database.insert(table), table) for table in (turns, extras)
+        }
+        self._last_requests = _newer(database.insert(conversations))
         self._stamped: TTLCache[tuple[str, bytes], bool] = TTLCache(STAMPED_NODES, STAMP_SECONDS)
 
     def unlogged(self, tenant: str, chain: Sequence[bytes]) -> int:
@@ -157,8 +170,7 @@ class LogWriter:
                 )
         bodies = {key: things.bodies[key] for key in needed if key}
         await self._write_contents(connection, tenant, bodies)
-        if new:
-            await connection.execute(self._database.insert(nodes).on_conflict_do_nothing(), new)
+        await self._new_nodes.write(connection, new)
         if renewed:
             await connection.execute(_RENEW_NODE, renewed)
         return things.anchors <= stored.keys() | things.nodes.keys()
@@ -170,19 +182,13 @@ class LogWriter:
         for part in in_parts(sorted(bodies), IN_LIST):
             answer = await connection.execute(_STORED_CONTENTS, {"tenant": tenant, "keys": part})
             missing.difference_update(answer.scalars())
-        if missing:
-            await connection.execute(
-                self._database.insert(contents).on_conflict_do_nothing(),
-                [
-                    {
-                        "tenant": tenant,
-                        "key": key,
-                        "bytes": len(bodies[key]),
-                        "body": bodies[key],
-                    }
-                    for key in sorted(missing)
-                ],
-            )
+        await self._new_contents.write(
+            connection,
+            [
+                {"tenant": tenant, "key": key, "bytes": len(bodies[key]), "body": bodies[key]}
+                for key in sorted(missing)
+            ],
+        )
 
     async def _write_conversations(
         self, connection: AsyncConnection, tenant: str, things: _Tenant
@@ -191,41 +197,48 @@ class LogWriter:
             (turns, "fingerprint", things.turns),
             (extras, "content", things.extras),
         ):
-            if not seen:
-                continue
-            insertion = self._database.insert(table)
-            statement = insertion.on_conflict_do_update(
-                index_elements=table.primary_key.columns,
-                set_={"seen": insertion.excluded.seen},
-                where=table.c.seen < insertion.excluded.seen - STAMP_SECONDS,
-            )
-            rows = [
-                {"tenant": tenant, "conversation": conversation, column: value, "seen": at}
-                for (conversation, value), at in sorted(seen.items())
-            ]
-            await connection.execute(statement, rows)
-        if things.conversations:
-            insertion = self._database.insert(conversations)
-            newer = insertion.excluded.seen_at >= conversations.c.seen_at
-            statement = insertion.on_conflict_do_update(
-                index_elements=["tenant", "id"],
-                set_={name: insertion.excluded[name] for name in _OF_LAST_REQUEST},
-                where=newer,
-            )
-            await connection.execute(
-                statement,
+            await self._of_conversations[table].write(
+                connection,
                 [
-                    {"tenant": tenant, "id": id, **row}
-                    for id, row in sorted(things.conversations.items())
+                    {"tenant": tenant, "conversation": conversation, column: value, "seen": at}
+                    for (conversation, value), at in sorted(seen.items())
                 ],
             )
+        await self._last_requests.write(
+            connection,
+            [
+                {"tenant": tenant, "id": id, **row}
+                for id, row in sorted(things.conversations.items())
+            ],
+        )
 
     async def _write_events(self, connection: AsyncConnection, happened: Sequence[Event]) -> None:
         if not happened:
             return
         await self._database.lock(connection, EVENT_LOCK)
-        statement = self._database.insert(events).on_conflict_do_nothing(index_elements=["id"])
-        await connection.execute(statement, [_event_row(event) for event in happened])
+        await self._new_events.write(connection, [_event_row(event) for event in happened])
+
+
+def _renewing(insertion: "postgresql.Insert", table: Table) -> Rows:
+    """What a conversation has; once an hour it is noted that it still has it."""
+    return Rows(
+        insertion.on_conflict_do_update(
+            index_elements=table.primary_key.columns,
+            set_={"seen": insertion.excluded.seen},
+            where=table.c.seen < insertion.excluded.seen - STAMP_SECONDS,
+        )
+    )
+
+
+def _newer(insertion: "postgresql.Insert") -> Rows:
+    """The last request of a conversation stands, in whatever order they are written."""
+    return Rows(
+        insertion.on_conflict_do_update(
+            index_elements=["tenant", "id"],
+            set_={name: insertion.excluded[name] for name in _OF_LAST_REQUEST},
+            where=insertion.excluded.seen_at >= conversations.c.seen_at,
+        )
+    )
 
 
 def in_parts(values: Sequence[T], size: int) -> Iterator[Sequence[T]]:
