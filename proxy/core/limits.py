@@ -8,6 +8,7 @@ apart from the window, and is taken only from the source that gave the window.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 
 from proxy.core import budget
@@ -18,6 +19,7 @@ MIN_LEARNED_TOKENS = 1024
 # A refusal is about this prompt only if we count at least two thirds of the limit; a message that
 # echoes the request, or speaks of something else, can state any number.
 MIN_SHARE_PERCENT = 66
+BUDGETS_REMEMBERED = 1024
 _DEFAULT_POLICY = budget.Policy()
 
 
@@ -70,13 +72,19 @@ class ModelLimits:
 
     def budget(self, output_tokens: int) -> budget.Budget:
         """The budget of a request that reserves so much output."""
-        return budget.make_budget(
-            self.window_tokens,
-            output_tokens,
-            self.policy,
-            input_limit_tokens=self.input_limit_tokens,
-            configured=self.window_source is Source.CONFIGURED,
-        )
+        return _budget_of(self, output_tokens)
+
+
+@lru_cache(BUDGETS_REMEMBERED)
+def _budget_of(limits: ModelLimits, output_tokens: int) -> budget.Budget:
+    """Nearly every request of a model asks for the same one."""
+    return budget.make_budget(
+        limits.window_tokens,
+        output_tokens,
+        limits.policy,
+        input_limit_tokens=limits.input_limit_tokens,
+        configured=limits.window_source is Source.CONFIGURED,
+    )
 
 
 def describe(limits: ModelLimits, output_tokens: int) -> dict[str, Any]:
