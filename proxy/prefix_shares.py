@@ -2,13 +2,23 @@
 prompt cache can keep. Measured on counted requests only; small ones are not worth the hashing."""
 
 from collections.abc import MutableMapping
+from dataclasses import dataclass
 
 from cachetools import LRUCache
 
 from proxy.metrics import Metrics
+from proxy.recent import alike
 from proxy.turn import Turn
 
 CONVERSATIONS_REMEMBERED = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """One request's messages."""
+
+    hashes: tuple[int, ...]
+    sizes: tuple[int, ...]
 
 
 class PrefixShares:
@@ -17,9 +27,7 @@ class PrefixShares:
     def __init__(self, metrics: Metrics) -> None:
         """Remembers one request for each conversation, as hashes and sizes."""
         self._metrics = metrics
-        self._before: MutableMapping[tuple[str, str], tuple[tuple[int, int], ...]] = LRUCache(
-            CONVERSATIONS_REMEMBERED
-        )
+        self._before: MutableMapping[tuple[str, str], _Sent] = LRUCache(CONVERSATIONS_REMEMBERED)
 
     def observe(self, turn: Turn) -> float | None:
         """The share, by bytes, of the previous request's messages that this one starts with."""
@@ -27,16 +35,13 @@ class PrefixShares:
             return None
         key = (turn.scope.tenant, turn.conversation)
         head = turn.request.raw_messages[: turn.request.head_length]
-        now = tuple((hash(raw), len(raw)) for raw in (*head, *turn.raw_items))
+        messages = (*head, *turn.raw_items)
+        now = _Sent(tuple(map(hash, messages)), tuple(map(len, messages)))
         before = self._before.get(key)
         self._before[key] = now
-        if not before:
+        if before is None or not before.hashes:
             return None
-        kept = 0
-        for old, new in zip(before, now, strict=False):
-            if old != new:
-                break
-            kept += old[1]
-        share = kept / max(sum(size for _, size in before), 1)
+        kept = sum(before.sizes[: alike(before.hashes, now.hashes)])
+        share = kept / max(sum(before.sizes), 1)
         self._metrics.observe("tidegate_prefix_share", share)
         return share

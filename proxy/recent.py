@@ -6,11 +6,14 @@ meanings, pairs, fingerprints and counts. Bounded in bytes; whoever is not found
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from cachetools import LRUCache
 
 from proxy.core.ranges import Pairing
 from proxy.core.surface import Surface
+
+T = TypeVar("T")
 
 REMEMBERED_BYTES = 8 * 1024 * 1024
 """Of request bodies: 18 conversations of 100,000 tokens, or hundreds of the usual ones. What is
@@ -51,7 +54,7 @@ class Recent:
         if len(raw) < LEAST_MESSAGES:
             return None
         found = self._readings.get((tenant, raw[0]))
-        return None if found is None else (found, _alike(found.raw, raw))
+        return None if found is None else (found, alike(found.raw, raw))
 
     def keep(self, tenant: str, reading: Reading) -> None:
         """In place of what was kept of that conversation."""
@@ -60,11 +63,11 @@ class Recent:
             self._readings[tenant, reading.raw[0]] = reading
 
 
-def _alike(known: Sequence[bytes], raw: Sequence[bytes]) -> int:
-    """How many messages both begin with. The usual case, that all of them, costs one comparison."""
-    if raw[: len(known)] == known:
+def alike(known: Sequence[T], now: Sequence[T]) -> int:
+    """How many items both begin with. The usual case, that all of them, costs one comparison."""
+    if now[: len(known)] == known:
         return len(known)
-    for place, (one, other) in enumerate(zip(known, raw, strict=False)):
+    for place, (one, other) in enumerate(zip(known, now, strict=False)):
         if one != other:
             return place
-    return min(len(known), len(raw))
+    return min(len(known), len(now))

@@ -99,7 +99,7 @@ class Rulebook:
         return lesson is not None and lesson.new
 
     async def _takes_no_images(self, scope: Scope, request: ChatRequest) -> bool:
-        if not any(isinstance(m.get("content"), list) for m in request.messages):
+        if not request.has_parts:
             return False
         return await takes_no_images(self._store, scope)
 

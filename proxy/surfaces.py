@@ -187,9 +187,10 @@ class Surfaces:
 
     def sent(self, turn: Turn, counted: Counted) -> Sent:
         """What the provider's figure for this surface would be about."""
+        with_parts = turn.surface.items if turn.request.has_parts else ()
         images = sum(
             self._meter.image_tokens(item.message, turn.scope.model)
-            for item in turn.surface.items
+            for item in with_parts
             if isinstance(item.message.get("content"), list)
         )
         return Sent(
@@ -213,7 +214,7 @@ class Surfaces:
 
     def _bound(self, turn: Turn, messages: Iterable[Message], body_bytes: int) -> int:
         images = data_bytes = 0
-        for message in messages:
+        for message in messages if turn.request.has_parts else ():
             if isinstance(message.get("content"), list):
                 images += self._meter.image_tokens(message, turn.scope.model)
                 data_bytes += sum(i.size_bytes for i in image_parts(message) if i.has_bytes)

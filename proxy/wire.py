@@ -48,6 +48,7 @@ class ChatRequest:
     head_length: int
     model: str
     stream: bool
+    has_parts: bool = True  # False: every content is a string or nothing, so there is no image
     usage_added: bool = False  # the body asks for usage in the stream, the client did not
 
     @property
@@ -97,10 +98,10 @@ def _read(body: bytes, default_model: str) -> ChatRequest | None:
     listed = raw_fields.get("messages", msgspec.Raw(b"null"))
     if bytes(memoryview(listed)[:1]) != b"[":
         return None
-    raw_messages = tuple(bytes(raw) for raw in _RAW_LIST.decode(listed))
+    raw_messages = tuple(map(bytes, _RAW_LIST.decode(listed)))
     fields = {key: b"" if key == "messages" else bytes(raw) for key, raw in raw_fields.items()}
     messages = _values(listed, raw_messages)
-    if not all(isinstance(message, dict) for message in messages):
+    if not set(map(type, messages)) <= {dict}:
         return None
     params = {key: _value(raw) for key, raw in fields.items() if key != "messages"}
     return _request(body, fields, params, (messages, raw_messages), default_model)
@@ -182,6 +183,7 @@ def _request(
         head_length=head_length(parsed),
         model=model or default_model,
         stream=params.get("stream") is True,
+        has_parts=any(isinstance(message.get("content"), list) for message in parsed),
     )
 
 

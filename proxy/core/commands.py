@@ -71,8 +71,9 @@ def exchange_positions(
     the last message, or when our answer follows: else a model may have been asked, before us.
     """
     taken: set[int] = set()
-    for position, message in enumerate(messages):
-        command = command_in(message)
+    asking = [n for n, message in enumerate(messages) if message.get("role") == "user"]
+    for position in asking:
+        command = command_in(messages[position])
         if command is None:
             continue
         following = position + 1
