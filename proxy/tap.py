@@ -39,6 +39,15 @@ def _names_anything(piece: bytes) -> bool:
     )
 
 
+def _bytes_without_names(piece: bytes) -> int:
+    """How many bytes at the beginning are whole events that name nothing that is read."""
+    starts = [piece.find(word) for word in (b"[DONE]", b"event:", b'"error')]
+    starts += [match.start() for p in (_FINISH, _USAGE) if (match := p.search(piece))]
+    end = min((start for start in starts if start >= 0), default=len(piece))
+    last = piece.rfind(b"\n\n", 0, end)
+    return last + 2 if last >= 0 else 0
+
+
 class Tap(Protocol):
     """Reads a reply as it passes."""
 
@@ -77,14 +86,23 @@ class EventTap:
     def feed(self, piece: bytes) -> None:
         """Takes decoded bytes."""
         self.saw_bytes = True
-        if (
-            self.first.decided
-            and self._parser.between_events
-            and piece.endswith(b"\n\n")
-            and b"\r" not in piece
-            and not _names_anything(piece)
-        ):
-            return
+        if not self.first.decided:
+            piece = self._until_decided(piece)
+        if self.first.decided and self._parser.between_events and b"\r" not in piece:
+            if piece.endswith(b"\n\n") and not _names_anything(piece):
+                return
+            piece = piece[_bytes_without_names(piece) :]
+        self._parse(piece)
+
+    def _until_decided(self, piece: bytes) -> bytes:
+        """What is left of the piece once the first events are judged, or no more of them end."""
+        start = 0
+        while not self.first.decided and (end := piece.find(b"\n\n", start)) >= 0:
+            self._parse(piece[start : end + 2])
+            start = end + 2
+        return piece[start:]
+
+    def _parse(self, piece: bytes) -> None:
         for event in self._parser.feed(piece):
             self._read(event)
 

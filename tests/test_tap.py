@@ -116,6 +116,25 @@ class TestEvents:
         tap.feed(stream_event({}, finish="stop"))
         assert parsed == 1
 
+    def test_of_many_events_in_one_piece_only_those_that_matter_are_parsed(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        role, first = stream_event({"role": "assistant"}), stream_event({"content": "a"})
+        more, last = stream_event({"content": "b"}), stream_event({}, finish="stop")
+        tap = EventTap()
+        feed, parsed = tap._parser.feed, bytearray()
+
+        def noting(chunk: bytes) -> Any:
+            parsed.extend(chunk)
+            return feed(chunk)
+
+        monkeypatch.setattr(tap._parser, "feed", noting)
+        tap.feed(role + first + 10 * more + last + b"data: [DONE]\n\n")
+        tap.end()
+        assert parsed == role + first + last + b"data: [DONE]\n\n"
+        assert tap.broken is None
+        assert tap.finish_reason == "stop"
+
 
 class TestBodies:
     def test_usage_and_finish_reason_are_read_at_the_end(self) -> None:
