@@ -27,6 +27,7 @@ from proxy.core.errors import StoreUnavailable
 from proxy.dashboard_routes import DashboardRoutes
 from proxy.event_routes import EventRoutes
 from proxy.events import EventLog
+from proxy.heap import give_back
 from proxy.housekeeping import Housekeeping
 from proxy.in_flight import InFlight
 from proxy.journal import Journal
@@ -306,6 +307,7 @@ async def _read_ahead(engine: Engine) -> None:
     # that waited for the start are answered first. Hardly one so early is so long that it counts.
     await asyncio.sleep(VOCABULARY_AFTER_SECONDS)
     await engine.meter.prepare()
+    give_back()
 
 
 def _own_routes(

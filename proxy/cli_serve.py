@@ -157,7 +157,9 @@ def application() -> "ASGIApp":
     """The proxy, from the settings that this process finds; uvicorn calls it in every worker."""
     with _uncollected():
         from proxy.assembly import create_app
+        from proxy.heap import share_one_heap
 
+        share_one_heap()
         loaded = settings_or_exit(None)
         configure_logging(loaded.settings.server.log_level)
         app = create_app(loaded.settings)
