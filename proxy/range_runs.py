@@ -3,7 +3,7 @@ was planned on still holds. An end is recorded on every way out."""
 
 import asyncio
 import logging
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from proxy.core.backoff import backoff_after, latest_backoff
@@ -82,6 +82,20 @@ class RunImagesRefused:
 RunResult = RunLanded | RunChanged | RunFailed | RunImagesRefused
 
 
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What one run is about, from the request that started it."""
+
+    turn: Turn
+    aim: Aim
+    words: Words
+    plan: RangePlan
+
+    @property
+    def by_hand(self) -> bool:
+        return self.aim.cause is Cause.MANUAL
+
+
 class RangeRuns:
     """Runs at most one summary for each range, in this process and, by lease, in all of them."""
 
@@ -107,15 +121,14 @@ class RangeRuns:
 
         What is asked for by hand is never joined to other work: it finds the range busy.
         """
+        job = _Job(turn, aim, words, plan)
         key = (turn.scope, plan.end_fingerprint)
-        if aim.cause is Cause.MANUAL and key in self._runs.running():
+        if job.by_hand and key in self._runs.running():
             return RunChanged(busy=True)
         shared = self._runs.failure(key)
-        if shared is not None and aim.cause is not Cause.MANUAL:
+        if shared is not None and not job.by_hand:
             return shared
-        result = await self._runs.join(
-            key, lambda: self._run(key, turn, aim, words, plan, allowance.left)
-        )
+        result = await self._runs.join(key, lambda: self._run(key, job, allowance.left))
         allowance.spend(result.failed_calls)
         return result
 
@@ -149,44 +162,36 @@ class RangeRuns:
             waited = True
             await asyncio.sleep(POLL_SECONDS)
 
-    async def _run(
-        self,
-        key: Hashable,
-        turn: Turn,
-        aim: Aim,
-        words: Words,
-        plan: RangePlan,
-        failures_left: int,
-    ) -> RunResult:
+    async def _run(self, key: Hashable, job: _Job, failures_left: int) -> RunResult:
         try:
-            lease = await self._lease(turn, aim, plan)
+            lease = await self._lease(job)
         except StoreUnavailable:
             return RunFailed(Reason.SUMMARY_FAILED)
         if not isinstance(lease, Lease):
             return lease
-        self._events.started(turn, aim.cause, plan)
+        self._events.started(job.turn, job.aim.cause, job.plan)
         error: str | None = "failed"
         failure: Reason | None = None
         try:
-            result, error = await self._guarded(lease, turn, aim, words, plan, failures_left)
+            result, error = await self._guarded(lease, job, failures_left)
             failure = result.reason if isinstance(result, RunFailed) else None
         except asyncio.CancelledError:
             error = "cancelled"
             raise
         finally:
-            self._events.ended(turn, aim.cause, plan, error)
+            self._events.ended(job.turn, job.aim.cause, job.plan, error)
             await asyncio.shield(self._release(lease, failure))
         if isinstance(result, RunFailed):
             self._runs.failed(key, result)
         return result
 
-    async def _lease(self, turn: Turn, aim: Aim, plan: RangePlan) -> Lease | RunResult:
+    async def _lease(self, job: _Job) -> Lease | RunResult:
         """A lease on the planned range, under which the plan still holds; else what became of it.
 
         Somebody may have finished between our reading of the surface and our lease: then another
         summary of the same range would be paid for in vain.
         """
-        by_hand = aim.cause is Cause.MANUAL
+        turn, plan = job.turn, job.plan
         lease = await self._store.acquire(
             turn.scope,
             turn.root,
@@ -194,10 +199,10 @@ class RangeRuns:
             end_fingerprint=plan.end_fingerprint,
             owner=self._worker,
             lease_seconds=LEASE_SECONDS,
-            over_failure=by_hand,
+            over_failure=job.by_hand,
         )
         if lease is None:
-            if by_hand:
+            if job.by_hand:
                 return RunChanged(busy=True)
             failure = await self._store.failure(turn.scope, turn.root, plan.end_fingerprint)
             if failure is not None:
@@ -215,18 +220,12 @@ class RangeRuns:
         return lease
 
     async def _guarded(
-        self,
-        lease: Lease,
-        turn: Turn,
-        aim: Aim,
-        words: Words,
-        plan: RangePlan,
-        failures_left: int,
+        self, lease: Lease, job: _Job, failures_left: int
     ) -> tuple[RunResult, str | None]:
         """A lost lease or store ends the run; it is no fault of the summariser's."""
         ended: tuple[RunResult, str | None]
         try:
-            return await self._leased(lease, turn, aim, words, plan, failures_left)
+            return await self._leased(lease, job, failures_left)
         except* LeaseLost:
             ended = RunChanged(busy=True), "lease_lost"
         except* StoreUnavailable:
@@ -234,41 +233,30 @@ class RangeRuns:
         return ended
 
     async def _leased(
-        self,
-        lease: Lease,
-        turn: Turn,
-        aim: Aim,
-        words: Words,
-        plan: RangePlan,
-        failures_left: int,
+        self, lease: Lease, job: _Job, failures_left: int
     ) -> tuple[RunResult, str | None]:
         async with asyncio.TaskGroup() as group:
             renewing = group.create_task(self._renew(lease))
-            outcome = await self._jobs.summarise(turn, plan, failures_left)
+            outcome = await self._jobs.summarise(job.turn, job.plan, failures_left)
             renewing.cancel()
-        self._events.summarised(turn, outcome)
+        self._events.summarised(job.turn, outcome)
         refused = outcome.images_refused
         if refused is not None and refused.refusal is not None:
             result = RunImagesRefused(refused.refusal, refused.body_bytes, outcome.failed_calls)
             return result, outcome.error
         if outcome.text is None:
             if outcome.worth_remembering:
-                await self._remember(turn, aim, words, plan)
+                await self._remember(job)
             reason = outcome.reason or Reason.SUMMARY_FAILED
             return RunFailed(reason, outcome.failed_calls), outcome.error
-        return await self._land(lease, turn, aim, words, plan, outcome)
+        return await self._land(lease, job, outcome)
 
     async def _land(
-        self,
-        lease: Lease,
-        turn: Turn,
-        aim: Aim,
-        words: Words,
-        plan: RangePlan,
-        outcome: SummaryOutcome,
+        self, lease: Lease, job: _Job, outcome: SummaryOutcome
     ) -> tuple[RunResult, str | None]:
         assert outcome.text is not None
-        new = with_summary(turn.priced, plan, words, outcome.text)
+        turn, plan = job.turn, job.plan
+        new = with_summary(turn.priced, plan, job.words, outcome.text)
         after = await self._surfaces.applying(turn, (*turn.applied, _as_if_stored(turn, new)))
         before_tokens, after_tokens = turn.priced.total_tokens, after.priced.total_tokens
         if after_tokens >= before_tokens:
@@ -279,55 +267,46 @@ class RangeRuns:
                 before_tokens,
                 after_tokens,
             )
-            await self._remember(turn, aim, words, plan)
+            await self._remember(job)
             failed = RunFailed(Reason.SUMMARY_FAILED, outcome.failed_calls)
             return failed, "not_smaller"
         writing = [new]
-        trigger = aim.trigger_tokens
-        by_hand = aim.cause is Cause.MANUAL
-        if not by_hand and trigger is not None and after_tokens * 100 >= trigger * 90:
-            earlier = latest_backoff(turn.applied)
-            backoff = backoff_after(after.priced, aim, words, end=plan.end, earlier=earlier)
-            writing += [backoff] if backoff is not None else []
+        trigger = job.aim.trigger_tokens
+        if not job.by_hand and trigger is not None and after_tokens * 100 >= trigger * 90:
+            writing += _backoff(job, after)
         try:
-            rows = await self._store.commit(
-                turn.scope,
-                turn.root,
-                turn.chain,
-                planned_on=planned_ids(turn.applied),
-                new=writing,
-                lease=lease,
-                conversation=turn.conversation,
-            )
+            rows = await self._commit(turn, writing, lease)
         except HistoryChanged:
             return RunChanged(outcome.failed_calls), "history_changed"
         self._events.replaced(turn, after, rows)
         landed = RunLanded(_cost_tokens(outcome), outcome.failed_calls, rows[0].id)
         return landed, None
 
-    async def _remember(self, turn: Turn, aim: Aim, words: Words, plan: RangePlan) -> None:
+    async def _remember(self, job: _Job) -> None:
         """Write down that this range was tried in vain; failing to is not a failure.
 
         What somebody tried by hand, with choices of their own, says nothing about pressure.
         """
-        if aim.cause is Cause.MANUAL:
-            return
-        earlier = latest_backoff(turn.applied)
-        backoff = backoff_after(turn.priced, aim, words, end=plan.end, earlier=earlier)
-        if backoff is None:
+        backoff = [] if job.by_hand else _backoff(job, job.turn)
+        if not backoff:
             return
         try:
-            await self._store.commit(
-                turn.scope,
-                turn.root,
-                turn.chain,
-                planned_on=planned_ids(turn.applied),
-                new=[backoff],
-                lease=None,
-                conversation=turn.conversation,
-            )
+            await self._commit(job.turn, backoff, None)
         except (HistoryChanged, StoreUnavailable):
-            log.info("backoff not recorded conversation=%s", turn.conversation)
+            log.info("backoff not recorded conversation=%s", job.turn.conversation)
+
+    async def _commit(
+        self, turn: Turn, new: Sequence[NewReplacement], lease: Lease | None
+    ) -> tuple[Replacement, ...]:
+        return await self._store.commit(
+            turn.scope,
+            turn.root,
+            turn.chain,
+            planned_on=planned_ids(turn.applied),
+            new=new,
+            lease=lease,
+            conversation=turn.conversation,
+        )
 
     async def _renew(self, lease: Lease) -> None:
         """Keep the lease until cancelled. Raises LeaseLost when somebody else has it."""
@@ -348,6 +327,18 @@ class RangeRuns:
 
 def _concerns(key: Hashable, turn: Turn, ends: frozenset[bytes]) -> bool:
     return isinstance(key, tuple) and key[0] == turn.scope and key[1] in ends
+
+
+def _backoff(job: _Job, weighed: Turn) -> list[NewReplacement]:
+    """What is remembered of a range that helped little, by what the turn weighs."""
+    backoff = backoff_after(
+        weighed.priced,
+        job.aim,
+        job.words,
+        end=job.plan.end,
+        earlier=latest_backoff(job.turn.applied),
+    )
+    return [] if backoff is None else [backoff]
 
 
 def _as_if_stored(turn: Turn, new: NewReplacement) -> Replacement:
