@@ -99,6 +99,17 @@ class Process:
         seen = psutil.Process(self.pid)
         return Memory(seen.memory_info().rss / 2**20, seen.num_fds(), len(seen.net_connections()))
 
+    def rested(self) -> "Memory":
+        """Memory once it stands still: the vocabulary is read only some time after the start."""
+        before = self.memory()
+        for _ in range(30):
+            time.sleep(1.0)
+            now = self.memory()
+            if abs(now.mib - before.mib) < 1:
+                return now
+            before = now
+        raise AssertionError(f"memory never stood still: {before.mib:.0f} MiB")
+
 
 @dataclass(frozen=True, slots=True)
 class Memory:

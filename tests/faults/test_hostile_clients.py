@@ -35,6 +35,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         server__client_keys=",".join(KEYS),
         server__body_limit_mib=16,
     ) as made:
+        made.replicas[0].rested()
         yield made
 
 

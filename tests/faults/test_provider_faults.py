@@ -81,6 +81,7 @@ def replica(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
             compaction__summary_timeout_seconds=STALL_LIMIT_SECONDS,
         ) as running,
     ):
+        running.replicas[0].rested()
         yield running.replicas[0]
 
 

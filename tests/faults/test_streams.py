@@ -117,7 +117,7 @@ async def test_clients_that_leave_leave_nothing_behind(tmp_path: Path) -> None:
         replica = running.replicas[0]
         await _leave(replica, AT_ONCE * 2)
         await _settled_at(replica, replica.memory().descriptors)
-        before = replica.memory()
+        before = await asyncio.to_thread(replica.rested)
         started = time.monotonic()
         await _leave(replica, DISCONNECTS)
         seconds = time.monotonic() - started
