@@ -4,11 +4,11 @@
 look at `/tidegate/`. Written past the store's own writer, which would take far longer.
 """
 
+import argparse
 import asyncio
 import hashlib
 import json
 import sqlite3
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -138,4 +138,6 @@ def fill(file: Path) -> None:
 
 
 if __name__ == "__main__":
-    fill(Path(sys.argv[1]).absolute())
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.big_store")
+    parser.add_argument("file", type=Path, help="the SQLite file to make")
+    fill(parser.parse_args().file.absolute())

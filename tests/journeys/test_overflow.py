@@ -77,7 +77,9 @@ def test_a_refusal_is_recovered_with_one_replay(refuse: Refuse, stream: bool) ->
 @pytest.mark.parametrize(
     ("refuse", "stream"), WAYS, ids=lambda value: getattr(value, "__name__", value)
 )
-def test_who_always_refuses_is_asked_twice_and_heard_once(refuse: Refuse, stream: bool) -> None:
+def test_r003_who_always_refuses_is_asked_twice_and_heard_once(
+    refuse: Refuse, stream: bool
+) -> None:
     provider = RefusingProvider(TRUE, refuse, always=True)
     with walking(BELIEVED, provider=provider) as walk:
         answer = walk.ask(LONG, stream=stream)
