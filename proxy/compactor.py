@@ -34,7 +34,7 @@ from proxy.core.offloading import (
 )
 from proxy.core.overflow import Refusal
 from proxy.core.pruning import shrink_to
-from proxy.core.replacements import NewReplacement, Replacement, ReplacementKind
+from proxy.core.replacements import NewReplacement, Replacement, as_if_stored
 from proxy.core.surface import RANGE_KINDS, planned_ids
 from proxy.events import EventLog
 from proxy.history_watch import HistoryWatch
@@ -195,7 +195,7 @@ class Compactor:
         except HistoryChanged:
             return await self._surfaces.refresh(turn)
         except StoreUnavailable:
-            rows = _for_this_request(turn, new)
+            rows = as_if_stored(turn.applied, new)
             turn = replace(turn, degraded="store")
         landed = await self._surfaces.applying(turn, (*turn.applied, *rows))
         self._events.replaced(turn, landed, rows)
@@ -208,7 +208,7 @@ class Compactor:
             if not new:
                 continue
             tried = await self._surfaces.applying(
-                turn, (*turn.applied, *_for_this_request(turn, new))
+                turn, (*turn.applied, *as_if_stored(turn.applied, new))
             )
             if enough(aim, tried.priced.total_tokens):
                 return (await self.committed(turn, new)).did("prune")
@@ -350,7 +350,7 @@ class Compactor:
     async def _if_smaller(self, turn: Turn, new: NewReplacement, action: str) -> Turn:
         """Commit a replacement unless the surface would not become strictly smaller."""
         tried = await self._surfaces.applying(
-            turn, (*turn.applied, *_for_this_request(turn, [new]))
+            turn, (*turn.applied, *as_if_stored(turn.applied, [new]))
         )
         if tried.priced.total_tokens >= turn.priced.total_tokens:
             return turn
@@ -367,13 +367,3 @@ def _envelope_too_large(turn: Turn, aim: Aim) -> bool:
         return False
     words = turn.rules.compaction.words
     return floor_tokens(turn.priced, aim, words, shrunk=True) > aim.limit_tokens
-
-
-def _for_this_request(turn: Turn, new: Sequence[NewReplacement]) -> tuple[Replacement, ...]:
-    """Replacements that no store knows: to try a plan, or to go on without a store."""
-    order = max((r.order for r in turn.applied), default=0)
-    return tuple(
-        Replacement("", order + n, r.kind, r.start, r.end, r.end_fingerprint, r.payload)
-        for n, r in enumerate(new, start=1)
-        if r.kind is not ReplacementKind.BACKOFF
-    )

@@ -17,7 +17,7 @@ from proxy.core.compaction import (
 )
 from proxy.core.errors import HistoryChanged, LeaseLost, StoreUnavailable
 from proxy.core.overflow import Refusal
-from proxy.core.replacements import NewReplacement, Replacement
+from proxy.core.replacements import NewReplacement, Replacement, as_if_stored
 from proxy.core.summary_tasks import SummaryOutcome
 from proxy.core.surface import planned_ids
 from proxy.events import EventLog
@@ -257,7 +257,9 @@ class RangeRuns:
         assert outcome.text is not None
         turn, plan = job.turn, job.plan
         new = with_summary(turn.priced, plan, job.words, outcome.text)
-        after = await self._surfaces.applying(turn, (*turn.applied, _as_if_stored(turn, new)))
+        after = await self._surfaces.applying(
+            turn, (*turn.applied, *as_if_stored(turn.applied, [new]))
+        )
         before_tokens, after_tokens = turn.priced.total_tokens, after.priced.total_tokens
         if after_tokens >= before_tokens:
             log.info(
@@ -339,11 +341,6 @@ def _backoff(job: _Job, weighed: Turn) -> list[NewReplacement]:
         earlier=latest_backoff(job.turn.applied),
     )
     return [] if backoff is None else [backoff]
-
-
-def _as_if_stored(turn: Turn, new: NewReplacement) -> Replacement:
-    order = max((r.order for r in turn.applied), default=0) + 1
-    return Replacement("", order, new.kind, new.start, new.end, new.end_fingerprint, new.payload)
 
 
 def _cost_tokens(outcome: SummaryOutcome) -> int:

@@ -76,7 +76,6 @@ class EventTap:
     def __init__(self) -> None:
         """Reads from the stream's first byte."""
         self.first = FirstEvents()
-        self.saw_bytes = False
         self._parser = EventParser()
         self._usage_data = b""
         self._finish_data = b""
@@ -85,7 +84,6 @@ class EventTap:
 
     def feed(self, piece: bytes) -> None:
         """Takes decoded bytes."""
-        self.saw_bytes = True
         if not self.first.decided:
             piece = self._until_decided(piece)
         if self.first.decided and self._parser.between_events and b"\r" not in piece:

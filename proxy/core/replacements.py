@@ -68,3 +68,16 @@ def generation_of(replacements: Iterable[Replacement]) -> int:
         for replacement in replacements
         if replacement.kind is not ReplacementKind.BACKOFF
     )
+
+
+def as_if_stored(
+    applied: Iterable[Replacement], new: Iterable[NewReplacement]
+) -> tuple[Replacement, ...]:
+    """The new ones as they would stand behind `applied`, known to no store: to try a plan, or to
+    go on without a store. A backoff changes no surface and is left out."""
+    last = max((replacement.order for replacement in applied), default=0)
+    return tuple(
+        Replacement("", last + n, r.kind, r.start, r.end, r.end_fingerprint, r.payload)
+        for n, r in enumerate(new, start=1)
+        if r.kind is not ReplacementKind.BACKOFF
+    )

@@ -2,7 +2,13 @@
 
 from dataclasses import replace
 
-from proxy.core.replacements import Replacement, ReplacementKind, generation_of
+from proxy.core.replacements import (
+    NewReplacement,
+    Replacement,
+    ReplacementKind,
+    as_if_stored,
+    generation_of,
+)
 
 
 def stored(order: int, kind: ReplacementKind) -> Replacement:
@@ -30,3 +36,19 @@ def test_a_revocation_raises_the_generation_as_a_replacement_does() -> None:
 def test_a_backoff_is_not_counted() -> None:
     backoff = stored(1, ReplacementKind.BACKOFF)
     assert generation_of([backoff, replace(backoff, revoked=True)]) == 0
+
+
+def test_what_is_only_tried_stands_behind_all_that_is_stored() -> None:
+    summary, prune, backoff = (
+        NewReplacement(kind, 0, 1, bytes(16), {"n": n})
+        for n, kind in enumerate(
+            (ReplacementKind.SUMMARY, ReplacementKind.PRUNE, ReplacementKind.BACKOFF)
+        )
+    )
+    applied = [stored(7, ReplacementKind.PRUNE), stored(3, ReplacementKind.OFFLOAD)]
+    tried = as_if_stored(applied, [summary, prune, backoff])
+    assert [(r.order, r.kind, r.payload) for r in tried] == [
+        (8, ReplacementKind.SUMMARY, {"n": 0}),
+        (9, ReplacementKind.PRUNE, {"n": 1}),
+    ]
+    assert as_if_stored([], [summary])[0].order == 1
