@@ -21,7 +21,9 @@ from pathlib import Path
 from tests.benchmarks.measure import (
     EARLY_TURN,
     LATE_TURN,
+    SETTLE_SECONDS,
     WORKS,
+    Side,
     Work,
     first_answer_seconds,
     parsing_seconds,
@@ -33,7 +35,6 @@ from tests.benchmarks.report import Results, tables
 from tests.benchmarks.targets import TARGETS, Launch, NotHere, Target
 
 START_SECONDS = 120.0
-SETTLE_SECONDS = 10.0
 LOAD_CORE, TARGET_CORE = 0, 1
 ROUNDS, QUICK_ROUNDS = 5, 2
 
@@ -113,7 +114,10 @@ class Bench:
         self._seed += 1
         try:
             found = sample(
-                piece, port, process, seed=self._seed, requests=max(1, int(full * self._share))
+                piece,
+                Side(port, process),
+                seed=self._seed,
+                requests=max(1, int(full * self._share)),
             )
         except (OSError, TimeoutError) as error:
             self.results.skipped[f"{target.name}: {piece.name}"] = (
@@ -148,7 +152,7 @@ def main(arguments: Sequence[str]) -> Results:
             for number in range(rounds):
                 print(f"round {number + 1} of {rounds}", file=sys.stderr)
                 bench.round(works)
-                bench.results.tokenising_seconds = tokenising_seconds(number)
+                bench.results.tokenising.append(tokenising_seconds(number))
         bench.results.parsing_seconds = {t: parsing_seconds(t) for t in (EARLY_TURN, LATE_TURN)}
     print(tables(bench.results))
     return bench.results

@@ -19,6 +19,15 @@ class Figures:
     latencies: list[float] = field(default_factory=list)
     failed: int = 0
     largest_gap_seconds: float = 0.0
+    cpu_seconds: float = 0.0  # of the target
+
+    def take(self, other: "Figures") -> None:
+        """Another run's figures as well."""
+        self.seconds += other.seconds
+        self.latencies += other.latencies
+        self.failed += other.failed
+        self.largest_gap_seconds = max(self.largest_gap_seconds, other.largest_gap_seconds)
+        self.cpu_seconds += other.cpu_seconds
 
 
 class Client(asyncio.Protocol):

@@ -16,6 +16,7 @@ from tests.benchmarks import load, work
 from tests.benchmarks.processes import Measured
 
 EARLY_TURN, LATE_TURN, TURNS_MEASURED = 10, 200, 10
+SETTLE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,44 +31,71 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
+class Side:
+    """Whom the load goes to: a port, and the process behind it unless it is the provider's own."""
+
+    port: int
+    process: Measured | None
+
+    def asked(self, bodies: Iterator[bytes], connections: int, requests: int) -> load.Figures:
+        """The figures of so many requests. Their CPU time includes what the target does of them
+        after the last answer, such as writing its log; nothing of what it was asked before."""
+        self.settle()
+        before = self._cpu_seconds()
+        figures = uvloop.run(
+            load.run(self.port, bodies, connections=connections, requests=requests)
+        )
+        self.settle()
+        figures.cpu_seconds = self._cpu_seconds() - before
+        return figures
+
+    def settle(self) -> None:
+        """Returns when the target is done with what it was asked before."""
+        if self.process is not None:
+            self.process.settle(SETTLE_SECONDS)
+
+    def _cpu_seconds(self) -> float:
+        return self.process.cpu_seconds() if self.process is not None else 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Work:
-    """`run` gets the port, a number that no other round has, and how many requests to make."""
+    """`run` gets a side, a number that no other round has, and how many requests to make."""
 
     name: str
-    run: Callable[[int, int, int], load.Figures]
+    run: Callable[[Side, int, int], load.Figures]
     requests: int
     shows_rate: bool = False
     slow_requests: int = 0  # for the targets that are slow; 0: a fifth
 
 
-def _run(port: int, bodies: Iterator[bytes], connections: int, requests: int) -> load.Figures:
-    return uvloop.run(load.run(port, bodies, connections=connections, requests=requests))
+def _small(connections: int) -> Callable[[Side, int, int], load.Figures]:
+    return lambda side, seed, n: side.asked(work.small(seed), connections, n)
 
 
-def _small(connections: int) -> Callable[[int, int, int], load.Figures]:
-    return lambda port, seed, n: _run(port, work.small(seed), connections, n)
+def _streams(connections: int) -> Callable[[Side, int, int], load.Figures]:
+    return lambda side, seed, n: side.asked(work.small(seed, stream=True), connections, n)
 
 
-def _streams(connections: int) -> Callable[[int, int, int], load.Figures]:
-    return lambda port, seed, n: _run(port, work.small(seed, stream=True), connections, n)
+def _never_seen(connections: int) -> Callable[[Side, int, int], load.Figures]:
+    def run(side: Side, seed: int, requests: int) -> load.Figures:
+        bodies = list(itertools.islice(work.never_seen(seed), requests))
+        return side.asked(iter(bodies), connections, requests)
+
+    return run
 
 
-def _never_seen(port: int, seed: int, requests: int) -> load.Figures:
-    bodies = list(itertools.islice(work.never_seen(seed), requests))
-    return _run(port, iter(bodies), 1, requests)
-
-
-def _again(port: int, seed: int, requests: int) -> load.Figures:
+def _again(side: Side, seed: int, requests: int) -> load.Figures:
     """The same long request over and over; the first time is not measured."""
     bodies = itertools.repeat(next(work.never_seen(seed)))
-    _run(port, bodies, 1, 1)
-    return _run(port, bodies, 1, requests)
+    side.asked(bodies, 1, 1)
+    return side.asked(bodies, 1, requests)
 
 
-def _turns(last_turn: int) -> Callable[[int, int, int], load.Figures]:
+def _turns(last_turn: int) -> Callable[[Side, int, int], load.Figures]:
     """The turns up to the last one of conversations that grow; one earlier turn is not measured."""
 
-    def run(port: int, seed: int, requests: int) -> load.Figures:
+    def run(side: Side, seed: int, requests: int) -> load.Figures:
         total = load.Figures()
         for number in range(max(1, requests // TURNS_MEASURED)):
             first = last_turn - TURNS_MEASURED
@@ -76,22 +104,20 @@ def _turns(last_turn: int) -> Callable[[int, int, int], load.Figures]:
                     seed * 1000 + number, from_turn=first, to_turn=last_turn, turns=LATE_TURN
                 )
             )
-            _run(port, iter(turns), 1, 1)
-            figures = _run(port, iter(turns[1:]), 1, len(turns) - 1)
-            total.latencies += figures.latencies
-            total.failed += figures.failed
-            total.seconds += figures.seconds
+            side.asked(iter(turns), 1, 1)
+            total.take(side.asked(iter(turns[1:]), 1, len(turns) - 1))
         return total
 
     return run
 
 
-def _gap(port: int, seed: int, requests: int) -> load.Figures:
+def _gap(side: Side, seed: int, requests: int) -> load.Figures:
     """How long a paced stream stood still while a long request, never seen, was answered."""
     figures = load.Figures(seconds=1.0, latencies=[0.0])
     paced = work.small(seed, stream=True, model="paced")
     for disturbing in itertools.islice(work.never_seen(seed), requests):
-        gap = uvloop.run(load.gap_beside(port, next(paced), disturbing))
+        side.settle()
+        gap = uvloop.run(load.gap_beside(side.port, next(paced), disturbing))
         figures.largest_gap_seconds = max(figures.largest_gap_seconds, gap)
     return figures
 
@@ -103,23 +129,22 @@ WORKS = (
     Work(f"turn {EARLY_TURN}", _turns(EARLY_TURN), 30, slow_requests=10),
     Work(f"turn {LATE_TURN}", _turns(LATE_TURN), 30, slow_requests=10),
     Work("long again", _again, 30),
-    Work("never seen", _never_seen, 8, slow_requests=4),
+    Work("never seen", _never_seen(1), 8, slow_requests=4),
+    Work("never seen, 8 connections", _never_seen(8), 32, shows_rate=True, slow_requests=8),
     Work("streams, 1 connection", _streams(1), 100),
     Work("streams, 64 at once", _streams(64), 640, shows_rate=True, slow_requests=128),
     Work("gap of a stream", _gap, 4, slow_requests=2),
 )
 
 
-def sample(piece: Work, port: int, process: Measured | None, *, seed: int, requests: int) -> Sample:
+def sample(piece: Work, side: Side, *, seed: int, requests: int) -> Sample:
     """Runs it once."""
-    before = process.cpu_seconds() if process is not None else 0.0
-    figures = piece.run(port, seed, requests)
-    used = process.cpu_seconds() - before if process is not None else 0.0
+    figures = piece.run(side, seed, requests)
     done = len(figures.latencies)
     return Sample(
         requests_per_second=done / figures.seconds,
         p50_seconds=statistics.median(figures.latencies),
-        cpu_seconds=used / max(done, 1),
+        cpu_seconds=figures.cpu_seconds / max(done, 1),
         failed=figures.failed,
         gap_seconds=figures.largest_gap_seconds,
     )
@@ -158,7 +183,7 @@ def first_answer_seconds(port: int, process: Measured, seconds: float) -> float:
     body = next(work.small(int(hashlib.sha256(str(port).encode()).hexdigest()[:6], 16)))
     while True:
         try:
-            figures = _run(port, itertools.repeat(body), 1, 1)
+            figures = uvloop.run(load.run(port, itertools.repeat(body), connections=1, requests=1))
             if not figures.failed:
                 return time.perf_counter() - started
         except OSError:
