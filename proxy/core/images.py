@@ -79,13 +79,6 @@ def is_data_url(url: str) -> bool:
     return url[:5].lower() == "data:"
 
 
-def declared_media_type(url: str) -> str | None:
-    """The media type that a data URL's header states, which need not be true."""
-    if not is_data_url(url):
-        return None
-    return _safe_media_type(url[5:LONGEST_HEADER_CHARS].split(",", 1)[0].split(";", 1)[0])
-
-
 def price_part(part: Mapping[str, Any]) -> int | None:
     """The stated price of an audio or file part; None for every other part."""
     match part.get("type"):

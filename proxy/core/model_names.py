@@ -5,7 +5,7 @@ always wins and nothing is guessed by likeness. Comparison ignores case.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import translate
 from functools import lru_cache
 from typing import TypeVar
@@ -106,10 +106,3 @@ def find(known: Mapping[str, T], name: str) -> T | None:
         if candidate in known:
             return known[candidate]
     return None
-
-
-def shorter_names(names: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """(shorter name, name) for every name listed: "llama3.2" asks for "llama3.2:latest" too."""
-    for name in names:
-        for shorter in names_of(name)[1:]:
-            yield shorter, name

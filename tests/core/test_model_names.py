@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.model_names import MAX_NAME_CHARS, find, first_match, names_of, shorter_names
+from proxy.core.model_names import MAX_NAME_CHARS, find, first_match, names_of
 
 
 @pytest.mark.parametrize(
@@ -68,10 +68,6 @@ def test_the_first_pattern_that_matches_any_of_the_names_wins() -> None:
     assert first_match(patterns, "other") == 3
     assert first_match(patterns[:3], "other") is None
     assert first_match([], "other") is None
-
-
-def test_listed_names_are_found_by_shorter_ones() -> None:
-    assert dict(shorter_names(["llama3.2:latest", "plain"])) == {"llama3.2": "llama3.2:latest"}
 
 
 def test_very_long_names_are_taken_as_they_stand() -> None:
