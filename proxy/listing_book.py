@@ -81,6 +81,8 @@ class ListingBook:
         """`provider_of` names the provider behind a base URL; None: self-hosted or unknown."""
         self._provider_of = provider_of
         self._now = now
+        self.version = 0
+        """Another number whenever `listed` may answer otherwise than before."""
         self._listings: LRUCache[Place, _Kept] = LRUCache(MAX_PLACES)
         self._models: LRUCache[tuple[Place, str], _KeptModel] = LRUCache(MAX_MODELS)
         self._asking: dict[Place, asyncio.Task[None]] = {}
@@ -135,10 +137,9 @@ class ListingBook:
         except Exception:
             # A listing is a convenience: whatever breaks, chats go on without it.
             logger.warning("listing_failed upstream=%s", place.upstream, exc_info=True)
-            self._models[(place, model)] = _KeptModel(None, self._now() + NOTHING_SECONDS)
+            self._keep_model(place, model, None, NOTHING_SECONDS)
             kept = self._listings.get(place)
-            listing = Listing() if kept is None else kept.listing
-            self._listings[place] = _Kept(listing, self._now() + NOTHING_SECONDS)
+            self._keep(place, Listing() if kept is None else kept.listing, NOTHING_SECONDS)
 
     async def _ask_now(self, place: Place, model: str, fetch: FetchJson) -> None:
         kept = self._listings.get(place)
@@ -148,8 +149,7 @@ class ListingBook:
             listing = read_listing(document)
             if document is None and kept is not None:
                 listing = kept.listing
-            kept = _Kept(listing, self._now() + seconds)
-            self._listings[place] = kept
+            kept = self._keep(place, listing, seconds)
         if _tells(kept.listing.find(model)):
             return
         listed = None
@@ -160,6 +160,15 @@ class ListingBook:
         seconds = NOTHING_SECONDS
         if listed is not None and listed.window_tokens is not None:
             seconds = LISTING_SECONDS if listed.served else UNSERVED_SECONDS
+        self._keep_model(place, model, listed, seconds)
+
+    def _keep(self, place: Place, listing: Listing, seconds: float) -> _Kept:
+        self.version += 1
+        kept = self._listings[place] = _Kept(listing, self._now() + seconds)
+        return kept
+
+    def _keep_model(self, place: Place, model: str, listed: Listed | None, seconds: float) -> None:
+        self.version += 1
         self._models[(place, model)] = _KeptModel(listed, self._now() + seconds)
 
     def _routes(self, place: Place, listing: Listing) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """Every Prometheus name, in one table. Labels take values from closed sets, or from model names of
 which only the first few hundred are told apart, so that no client can make the series grow."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -97,6 +98,9 @@ class Metrics:
         self._counters: dict[str, Counter] = {}
         self._gauges: dict[str, Gauge] = {}
         self._histograms: dict[str, Histogram] = {}
+        # Finding a series by its labels costs several times what an update does.
+        self._adders: dict[object, Callable[[float], None]] = {}
+        self._setters: dict[object, Callable[[float], None]] = {}
         self._models: set[str] = set()
         for name, (kind, text, labels) in TABLE.items():
             if kind == "counter":
@@ -124,13 +128,21 @@ class Metrics:
 
     def add(self, name: str, amount: float = 1, **labels: str) -> None:
         """Raise a counter of the table."""
-        counter = self._counters[name]
-        (counter.labels(**labels) if labels else counter).inc(amount)
+        key = (name, *labels.items())
+        add = self._adders.get(key)
+        if add is None:
+            counter = self._counters[name]
+            add = self._adders[key] = (counter.labels(**labels) if labels else counter).inc
+        add(amount)
 
     def set(self, name: str, value: float, **labels: str) -> None:
         """Set a gauge of the table."""
-        gauge = self._gauges[name]
-        (gauge.labels(**labels) if labels else gauge).set(value)
+        key = (name, *labels.items())
+        put = self._setters.get(key)
+        if put is None:
+            gauge = self._gauges[name]
+            put = self._setters[key] = (gauge.labels(**labels) if labels else gauge).set
+        put(value)
 
     def observe(self, name: str, value: float) -> None:
         """Record a value in a histogram of the table."""

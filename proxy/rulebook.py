@@ -3,13 +3,15 @@ refusal teaches is taken down here."""
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import lru_cache
 
 import msgspec
 from cachetools import LRUCache
 
 from proxy.anchor_book import AnchorBook
 from proxy.core.errors import TidegateError
-from proxy.core.limits import StatedLimit
+from proxy.core.limits import ModelLimits, StatedLimit
 from proxy.core.overflow import Refusal
 from proxy.core.replacements import Scope
 from proxy.image_memory import takes_no_images
@@ -26,6 +28,7 @@ from proxy.wire import ChatRequest
 log = logging.getLogger(__name__)
 
 MODELS_WARNED = 4096
+RULES_REMEMBERED = 1024
 MAX_LISTING_BYTES = 16 * 1024 * 1024
 
 
@@ -52,21 +55,27 @@ class Rulebook:
         self._hold_seconds = hold_seconds
         self._inject_stream_usage = inject_stream_usage
         self._warned: LRUCache[tuple[str, str], bool] = LRUCache(MODELS_WARNED)
+        # Nearly every request of a model asks for the same ones.
+        self._rules_of = lru_cache(RULES_REMEMBERED)(self._made)
 
     async def rules(self, caller: Caller, request: ChatRequest) -> ModelRules:
         """The rules for one request; never waits for the upstream."""
         scope = Scope(caller.tenant, caller.upstream.name, request.model)
         limits = await self._windows.prepare(scope, self._fetcher(caller))
-        budget = limits.budget(limits.output_reserve(request.params))
+        rules = self._rules_of(limits, limits.output_reserve(request.params), request.model)
         # An upstream that is being asked may be about to tell what is missing.
-        if not budget.valid and not self._windows.asking(scope):
-            self._warn(scope, budget.problem)
+        if not rules.budget.valid and not self._windows.asking(scope):
+            self._warn(scope, rules.budget.problem)
+        if request.has_parts and await takes_no_images(self._store, scope):
+            rules = replace(rules, takes_no_images=True)
+        return rules
+
+    def _made(self, limits: ModelLimits, output_tokens: int, model: str) -> ModelRules:
         return ModelRules(
-            budget=budget,
-            compaction=self._policy_for(request.model),
+            budget=limits.budget(output_tokens),
+            compaction=self._policy_for(model),
             hold_seconds=self._hold_seconds,
             inject_stream_usage=self._inject_stream_usage,
-            takes_no_images=await self._takes_no_images(scope, request),
         )
 
     def _warn(self, scope: Scope, problem: str) -> None:
@@ -97,11 +106,6 @@ class Rulebook:
         )
         lesson = await self._windows.learn(turn.scope, stated)
         return lesson is not None and lesson.new
-
-    async def _takes_no_images(self, scope: Scope, request: ChatRequest) -> bool:
-        if not request.has_parts:
-            return False
-        return await takes_no_images(self._store, scope)
 
     def _fetcher(self, caller: Caller) -> FetchJson:
         """Asks the upstream as this caller; any failure is an answer of nothing."""

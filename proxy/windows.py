@@ -88,6 +88,15 @@ class _Learned:
         return {kind: tokens for kind, (tokens, until) in self.limits.items() if until > time_now}
 
 
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What a chat was told, and for how long the next one may be told the same."""
+
+    limits: ModelLimits
+    until: float
+    listings_version: int
+
+
 class Windows:
     """Answers `effective` at once; learns from refusals and successes."""
 
@@ -107,6 +116,8 @@ class Windows:
         self._catalogue = Catalogue() if catalogue is None else catalogue
         self._now = now
         self._learned: LRUCache[Scope, _Learned] = LRUCache(MAX_SCOPES)
+        # What lessons change is dropped by whoever changes them: see `_note`.
+        self._held: dict[Scope, _Held] = {}
         self._warned: LRUCache[tuple[Scope, LimitKind, int], None] = LRUCache(MAX_SCOPES)
         self._book = ListingBook(provider_of=self._catalogue.provider_of, now=now)
 
@@ -127,6 +138,13 @@ class Windows:
         Waits for the store when it was not asked lately, and for the catalogue the first time that
         only it can tell; never for the upstream.
         """
+        held = self._held.get(scope)
+        if (
+            held is not None
+            and held.listings_version == self._book.version
+            and held.until > self._now()
+        ):
+            return held.limits
         await self._read_learned(scope)
         configured = self._configured_for(scope.model).window_tokens is not None
         place = self._place(scope)
@@ -134,7 +152,26 @@ class Windows:
             await self._catalogue.load()
         if place is not None and fetch is not None and not configured:
             self._book.refresh(place, scope.model, fetch)
-        return self.effective(scope)
+        limits = self.effective(scope)
+        if fetch is not None and self._catalogue.loaded:
+            self._hold(scope, limits)
+        return limits
+
+    def _hold(self, scope: Scope, limits: ModelLimits) -> None:
+        """Until what was learned is read again, or some of it expires."""
+        now, known = self._now(), self._learned.get(scope)
+        ends = [now + LEARNED_REFRESH_SECONDS]
+        if known is not None:
+            if self._store is not None:
+                ends = [known.read_at + LEARNED_REFRESH_SECONDS]
+            ends += [until for _, until in known.limits.values() if until > now]
+        if len(self._held) >= MAX_SCOPES:
+            self._held.clear()
+        self._held[scope] = _Held(limits, min(ends), self._book.version)
+
+    def _note(self, scope: Scope, learned: _Learned) -> None:
+        self._learned[scope] = learned
+        self._held.pop(scope, None)
 
     def asking(self, scope: Scope) -> bool:
         """Whether the upstream is being asked for its listing at the moment."""
@@ -152,7 +189,7 @@ class Windows:
         known = self._learned.get(scope, _Learned({}, self._now()))
         new = known.now(self._now()).get(stated.kind) != stated.tokens
         entry = (stated.tokens, self._now() + LEARNED_SECONDS)
-        self._learned[scope] = _Learned({**known.limits, stated.kind: entry}, self._now())
+        self._note(scope, _Learned({**known.limits, stated.kind: entry}, self._now()))
         contradicts = contradicted_setting(stated, self._configured_for(scope.model))
         self._tell(scope, stated, contradicts)
         if self._store is not None:
@@ -187,6 +224,7 @@ class Windows:
         """Drop the limits learned for a model on every upstream; how many there were."""
         scopes = [s for s in self._learned if (s.tenant, s.model) == (tenant, model)]
         dropped = sum(len(self._learned.pop(scope).now(self._now())) for scope in scopes)
+        self._held.clear()
         if self._store is None:
             return dropped
         stored = [await self._store.forget_learned(tenant, model, kind.value) for kind in LimitKind]
@@ -220,22 +258,20 @@ class Windows:
         try:
             facts = await self._store.learned(scope)
         except StoreUnavailable:
-            self._learned[scope] = _Learned({} if known is None else known.limits, now)
+            self._note(scope, _Learned({} if known is None else known.limits, now))
             return
         kinds = {kind.value: kind for kind in LimitKind}
-        self._learned[scope] = _Learned(
-            {
-                kinds[name]: (fact.value, fact.expires_at)
-                for name, fact in facts.items()
-                if name in kinds and isinstance(fact.value, int)
-            },
-            now,
-        )
+        limits = {
+            kinds[name]: (fact.value, fact.expires_at)
+            for name, fact in facts.items()
+            if name in kinds and isinstance(fact.value, int)
+        }
+        self._note(scope, _Learned(limits, now))
 
     async def _drop(self, scope: Scope, kind: LimitKind) -> None:
         known = self._learned[scope]
         left = {other: entry for other, entry in known.limits.items() if other is not kind}
-        self._learned[scope] = _Learned(left, self._now())
+        self._note(scope, _Learned(left, self._now()))
         if self._store is not None:
             # For the model on every upstream, as the store offers it: a limit that still holds
             # elsewhere is stated there again.

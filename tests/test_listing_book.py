@@ -67,6 +67,19 @@ async def test_a_listing_that_tells_is_asked_for_once_an_hour() -> None:
     assert server.asked == ["GET /v1/models"] * 2
 
 
+@pytest.mark.parametrize(
+    "answer", [{"data": [{"id": "m", "max_model_len": 5}]}, {"data": []}, None, OSError("gone")]
+)
+async def test_the_version_tells_that_something_was_asked(answer: Any) -> None:
+    known = book(Clock())
+    before = known.version
+    await window(known, Server({"/v1/models": answer}))
+    assert known.version > before
+    before = known.version
+    await window(known, Server({}))
+    assert known.version == before
+
+
 async def test_nobody_waits_and_one_asks() -> None:
     clock, release = Clock(), asyncio.Event()
     asked = 0

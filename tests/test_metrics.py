@@ -41,6 +41,21 @@ def test_counters_gauges_and_histograms() -> None:
     assert value(metrics, 'tidegate_prefix_share_bucket{le="0.9"}') == 1
 
 
+def test_a_series_is_found_again_by_all_of_its_labels() -> None:
+    metrics = Metrics()
+    for outcome in ("landed", "busy", "landed"):
+        metrics.add("tidegate_compactions_total", cause="pressure", outcome=outcome)
+    metrics.add("tidegate_compactions_total", outcome="landed", cause="pressure")
+    for ratio in (1.5, 1.25):
+        metrics.set("tidegate_estimate_ratio", ratio, model="m")
+    metrics.set("tidegate_estimate_ratio", 2, model="n")
+    landed = 'tidegate_compactions_total{cause="pressure",outcome="landed"}'
+    assert value(metrics, landed) == 3
+    assert value(metrics, 'tidegate_compactions_total{cause="pressure",outcome="busy"}') == 1
+    assert value(metrics, 'tidegate_estimate_ratio{model="m"}') == 1.25
+    assert value(metrics, 'tidegate_estimate_ratio{model="n"}') == 2
+
+
 def test_a_name_outside_the_table_is_a_mistake() -> None:
     with pytest.raises(KeyError):
         Metrics().add("tidegate_nothing_total")

@@ -245,6 +245,102 @@ class TestStore:
         assert (await windows(clock, store).prepare(SCOPE)).window_tokens == 32_768
 
 
+class TestHeld:
+    """A chat is told what the one before it was told, until something that decides has changed."""
+
+    @staticmethod
+    async def nothing(method: str, url: str, body: object) -> object:
+        return None
+
+    async def told(self, known: Windows, scope: Scope = SCOPE) -> int | None:
+        """As a chat asks: it may have the listing read."""
+        return (await known.prepare(scope, self.nothing)).window_tokens
+
+    @pytest.fixture
+    async def known(self, clock: Clock, store: MemoryStore) -> Windows:
+        """One that has answered before."""
+        known = windows(clock, store)
+        await known.load_catalogue()
+        assert await self.told(known) == 32_768
+        return known
+
+    async def test_nothing_is_worked_out_again(self, known: Windows) -> None:
+        first = await known.prepare(SCOPE, self.nothing)
+        assert await known.prepare(SCOPE, self.nothing) is first
+
+    async def test_a_lesson_holds_for_the_very_next_chat(self, known: Windows) -> None:
+        await known.learn(SCOPE, REFUSED)
+        assert await self.told(known) == 16_000
+
+    async def test_so_does_what_refutes_it(self, known: Windows) -> None:
+        await known.learn(SCOPE, REFUSED)
+        assert await self.told(known) == 16_000
+        assert await known.succeeded(SCOPE, 17_000)
+        assert await self.told(known) == 32_768
+
+    async def test_and_a_person_who_drops_it(self, known: Windows) -> None:
+        await known.learn(SCOPE, REFUSED)
+        assert await self.told(known) == 16_000
+        await known.forget("t", "m")
+        assert await self.told(known) == 32_768
+
+    @pytest.mark.parametrize("stored", [True, False])
+    async def test_a_lesson_expires_to_the_second(
+        self, clock: Clock, store: MemoryStore, stored: bool
+    ) -> None:
+        known = windows(clock, store if stored else None)
+        await known.load_catalogue()
+        await known.learn(SCOPE, REFUSED)
+        clock.now += LEARNED_SECONDS - 1
+        assert await self.told(known) == 16_000
+        clock.now += 1
+        assert await self.told(known) == 32_768
+
+    async def test_another_worker_s_lesson_is_as_late_as_the_store_is_read(
+        self, known: Windows, clock: Clock, store: MemoryStore
+    ) -> None:
+        clock.now += LEARNED_REFRESH_SECONDS - 1
+        await windows(clock, store).learn(SCOPE, REFUSED)
+        assert await self.told(known) == 32_768
+        clock.now += 1
+        assert await self.told(known) == 16_000
+
+    async def test_a_listing_counts_as_soon_as_it_is_there(self, clock: Clock) -> None:
+        async def fetch(method: str, url: str, body: object) -> object:
+            return {"data": [{"id": "m", "max_model_len": 5_000}]}
+
+        known = windows(clock, configured={})
+        await known.load_catalogue()
+        assert (await known.prepare(SCOPE, fetch)).window_tokens is None
+        assert (await known.prepare(SCOPE, fetch)).window_tokens is None
+        await known.settled()
+        assert (await known.prepare(SCOPE, fetch)).window_tokens == 5_000
+        await known.aclose()
+
+    async def test_who_only_looks_keeps_no_chat_from_asking_the_upstream(
+        self, clock: Clock
+    ) -> None:
+        asked: list[str] = []
+
+        async def fetch(method: str, url: str, body: object) -> object:
+            asked.append(url)
+            return None
+
+        known = windows(clock, configured={})
+        await known.load_catalogue()
+        await known.prepare(SCOPE)
+        await known.prepare(SCOPE, fetch)
+        await known.settled()
+        assert asked
+
+    async def test_as_many_scopes_are_held_as_are_remembered(
+        self, known: Windows, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("proxy.windows.MAX_SCOPES", 2)
+        scopes = [replace(SCOPE, tenant=tenant) for tenant in "abcde"]
+        assert [await self.told(known, scope) for scope in scopes] == [32_768] * 5
+
+
 class TestListings:
     """Listings come after the settings and before the catalogue, and never hold up a chat."""
 
