@@ -5,7 +5,7 @@ Counts are ours, unscaled: whoever compares them with a budget scales them first
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +18,7 @@ from cachetools import LRUCache
 
 from proxy import vocabulary
 from proxy.core.counting import (
+    PIECE_MAX_CHARS,
     PRIMING_TOKENS,
     CountedMessage,
     counted,
@@ -81,6 +82,9 @@ class Meter:
         """Read the usual vocabulary in a thread, so that hardly a request waits for it. That of
         older models (33 MB of memory) is read when one of them is first counted."""
         await self._in_thread(vocabulary.load, vocabulary.O200K_BASE)
+        # The first thread that uses a pattern has it to itself from then on, and others wait for
+        # each other: it shall be one of ours (an eighth of a long request's time).
+        await self._in_thread(self.count_text, "A first text.", vocabulary.O200K_BASE.name)
 
     def close(self) -> None:
         """Let the threads go; what they are counting is finished, what waits is dropped."""
@@ -89,6 +93,8 @@ class Meter:
     def count_text(self, text: str, model: str) -> int:
         """The tokens of a text; what looks like a special token is plain text."""
         encoding = vocabulary.encoding_for(model)
+        if len(text) <= PIECE_MAX_CHARS:
+            return _piece_tokens(encoding, text)
         return sum(_piece_tokens(encoding, piece) for piece in pieces_of(text))
 
     def counter(self, model: str) -> Callable[[str], int]:
@@ -103,7 +109,7 @@ class Meter:
             calls=self._texts(of.calls, model),
             reasoning=self._texts(of.reasoning, model),
             images=_image_tokens(of, model),
-            marks=of.mark_tokens + self.count_text(of.name, model),
+            marks=of.mark_tokens + self._texts((of.name,), model),
         )
 
     def count_message(self, raw: bytes, message: Message, model: str) -> int:
@@ -111,12 +117,7 @@ class Meter:
         key = _key(raw, model)
         with self._lock:
             known = self._messages.get(key)
-        if known is not None:
-            return known
-        tokens = self.count_parts(message, model).total
-        with self._lock:
-            self._messages[key] = tokens
-        return tokens
+        return self._count_new({key: message}, model)[key] if known is None else known
 
     async def count_messages(
         self, items: Sequence[tuple[bytes, Message]], model: str
@@ -125,17 +126,19 @@ class Meter:
         size_bytes = sum(len(raw) for raw, _ in items)
         if len(items) > INLINE_MESSAGES or size_bytes > INLINE_DIGEST_BYTES:
             return await self._in_thread(self._count_all, items, model)
+        keys = [_key(raw, model) for raw, _ in items]
         with self._lock:
-            known = [self._messages.get(_key(raw, model)) for raw, _ in items]
-        missing = [item for item, tokens in zip(items, known, strict=True) if tokens is None]
-        if not missing:
-            found: tuple[int, ...] = ()
-        elif vocabulary.is_loaded(model) and sum(len(raw) for raw, _ in missing) <= INLINE_BYTES:
-            found = self._count_all(missing, model)
-        else:
-            found = await self._in_thread(self._count_all, missing, model)
-        new = iter(found)
-        return tuple(next(new) if tokens is None else tokens for tokens in known)
+            known = {key: self._messages.get(key) for key in keys}
+        keyed = zip(keys, items, strict=True)
+        missing = {key: item for key, item in keyed if known[key] is None}
+        if missing:
+            new = {key: message for key, (_, message) in missing.items()}
+            new_bytes = sum(len(raw) for raw, _ in missing.values())
+            if new_bytes <= INLINE_BYTES and vocabulary.is_loaded(model):
+                known |= self._count_new(new, model)
+            else:
+                known |= await self._in_thread(self._count_new, new, model)
+        return tuple(known[key] or 0 for key in keys)
 
     def count_extras(self, params: Mapping[str, Any], model: str) -> int:
         """The tokens of a request beside its messages: tools, schemas and the reply's opening."""
@@ -186,8 +189,20 @@ class Meter:
         """
         return max(0, body_bytes - data_url_bytes) + image_tokens
 
-    def _texts(self, texts: Sequence[str], model: str) -> int:
-        return sum(self.count_text(text, model) for text in texts)
+    def _texts(self, texts: Iterable[str], model: str) -> int:
+        return sum([self.count_text(text, model) for text in texts if text])
+
+    def _count_new(self, messages: Mapping[_Key, Message], model: str) -> dict[_Key, int]:
+        """The tokens of messages that the cache did not know, and now does."""
+        found: dict[_Key, int] = {}
+        for key, message in messages.items():
+            # `count_parts` in one sum.
+            of = counted(message)
+            texts = self._texts(of.texts(), model)
+            found[key] = of.mark_tokens + texts + _image_tokens(of, model)
+        with self._lock:
+            self._messages.update(found)
+        return found
 
     def _count_all(self, items: Sequence[tuple[bytes, Message]], model: str) -> tuple[int, ...]:
         return tuple(self.count_message(raw, message, model) for raw, message in items)

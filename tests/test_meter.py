@@ -443,6 +443,19 @@ async def test_extras_cost_the_same_on_and_off_the_event_loop(
 # ---- the cache and the event loop
 
 
+def tokenising(meter: Meter, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The texts that the meter tokenises from now on."""
+    texts: list[str] = []
+    real = meter.count_text
+
+    def watch(text: str, model: str) -> int:
+        texts.append(text)
+        return real(text, model)
+
+    monkeypatch.setattr(meter, "count_text", watch)
+    return texts
+
+
 class TestCountMessages:
     async def test_counts_each_message_in_order(self, meter: Meter) -> None:
         messages = [{"role": "user", "content": "word " * length} for length in (1, 5000, 20, 1)]
@@ -456,16 +469,21 @@ class TestCountMessages:
         old = item({"role": "user", "content": "old"})
         new = item({"role": "user", "content": "new"})
         await meter.count_messages([old], MODEL)
-        tokenised: list[str] = []
-        real = meter.count_text
-
-        def watch(text: str, model: str) -> int:
-            tokenised.append(text)
-            return real(text, model)
-
-        monkeypatch.setattr(meter, "count_text", watch)
+        tokenised = tokenising(meter, monkeypatch)
         await meter.count_messages([old, new, old], MODEL)
-        assert [text for text in tokenised if text] == ["new"]
+        assert tokenised == ["new"]
+        meter.close()
+
+    @pytest.mark.parametrize("size", [1, INLINE_BYTES])
+    async def test_a_message_that_stands_twice_is_tokenised_once(
+        self, monkeypatch: pytest.MonkeyPatch, size: int
+    ) -> None:
+        meter = Meter()
+        twice = item({"role": "user", "content": "a" + " a" * size})
+        tokenised = tokenising(meter, monkeypatch)
+        first, second = await meter.count_messages([twice, twice], MODEL)
+        assert first == second == size + 1 + 4
+        assert len(tokenised) == 1
         meter.close()
 
     async def test_the_cache_forgets_what_was_used_longest_ago(self) -> None:

@@ -79,10 +79,41 @@ class CountedMessage:
         yield from self.reasoning
 
 
+_EMPTY = CountedMessage((), "", (), (), (), 0, 0)
+
+
 def counted(message: Message) -> CountedMessage:
     """What is counted of a message; malformed fields count as far as they hold text."""
+    stated = message.get("content")
+    of = _of_parts(message) if isinstance(stated, list) else _EMPTY
+    content = of.content
+    if isinstance(stated, str):
+        content = (stated,) if stated else ()
+    elif isinstance(stated, Mapping):
+        content = tuple(_strings_in(stated))
+    refusal = message.get("refusal")
+    if isinstance(refusal, str):
+        content = (*content, refusal)
+    reasoning = of.reasoning
+    if not message.keys().isdisjoint(REASONING_FIELDS):
+        reasoning = (*_reasoning(message), *reasoning)
+
+    name = message.get("name")
+    name = name if isinstance(name, str) else ""
+    role = role_of(message)
+    calls, call_tokens = _calls(message) if role == "assistant" else ((), 0)
+    mark_tokens = MESSAGE_TOKENS + call_tokens
+    mark_tokens += ROLE_TOKENS if role else 0
+    mark_tokens += NAME_TOKENS if name else 0
+    return CountedMessage(
+        content, name, calls, reasoning, of.images, mark_tokens, of.attachment_tokens
+    )
+
+
+def _of_parts(message: Message) -> CountedMessage:
+    """What is counted of the parts of a content that is a list of them."""
     content: list[str] = []
-    reasoning = list(_reasoning(message))
+    reasoning: list[str] = []
     images = image_parts(message)
     image_paths = {image.path for image in images}
     attachment_tokens = 0
@@ -98,35 +129,11 @@ def counted(message: Message) -> CountedMessage:
                 reasoning.append(thought)
             elif price is None:
                 content.extend(_strings_in(part))
-    if isinstance(message.get("content"), Mapping):
-        content.extend(_strings_in(message["content"]))
-    refusal = message.get("refusal")
-    if isinstance(refusal, str):
-        content.append(refusal)
-
-    name = message.get("name")
-    name = name if isinstance(name, str) else ""
-    calls, call_tokens = _calls(message)
-    return CountedMessage(
-        content=tuple(content),
-        name=name,
-        calls=calls,
-        reasoning=tuple(reasoning),
-        images=images,
-        mark_tokens=(
-            MESSAGE_TOKENS
-            + (ROLE_TOKENS if role_of(message) else 0)
-            + (NAME_TOKENS if name else 0)
-            + call_tokens
-        ),
-        attachment_tokens=attachment_tokens,
-    )
+    return CountedMessage(tuple(content), "", (), tuple(reasoning), images, 0, attachment_tokens)
 
 
 def _calls(message: Message) -> tuple[tuple[str, ...], int]:
-    """Names and arguments of the calls, and what their marks cost."""
-    if role_of(message) != "assistant":
-        return (), 0
+    """Names and arguments of the calls of an assistant's message, and what their marks cost."""
     listed = message.get("tool_calls")
     functions = [
         call.get("function", call.get("custom"))

@@ -74,6 +74,11 @@ class TestCounted:
         )
         assert of.reasoning == ("six by seven",)
 
+    def test_a_reasoning_field_stands_before_the_thinking_among_the_parts(self) -> None:
+        part = {"type": "thinking", "thinking": "first of the parts"}
+        of = counted({"role": "assistant", "reasoning": "the field", "content": [part]})
+        assert of.reasoning == ("the field", "first of the parts")
+
     def test_a_thinking_part_is_reasoning_and_its_signature_is_not_read(self) -> None:
         part = {"type": "thinking", "thinking": "hm", "signature": "x" * 4000}
         of = counted({"role": "assistant", "content": [part]})
