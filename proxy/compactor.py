@@ -4,7 +4,6 @@ recovery from an overflow and compaction by hand are three walks over the same s
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 
 from proxy.by_hand import ByHand, Compacted, Replan
@@ -154,7 +153,7 @@ class Compactor:
         try:
             found = await self._store.adoptable(turn.scope, turn.root, turn.chain)
         except StoreUnavailable:
-            return replace(turn, degraded="store")
+            return turn.having(degraded="store")
         usable = [
             r
             for r in found
@@ -196,7 +195,7 @@ class Compactor:
             return await self._surfaces.refresh(turn)
         except StoreUnavailable:
             rows = as_if_stored(turn.applied, new)
-            turn = replace(turn, degraded="store")
+            turn = turn.having(degraded="store")
         landed = await self._surfaces.applying(turn, (*turn.applied, *rows))
         self._events.replaced(turn, landed, rows)
         return landed
@@ -260,9 +259,8 @@ class Compactor:
                 return turn.because(Reason.SUMMARY_FAILED)
             if isinstance(result, RunLanded):
                 self._watch.landed(turn, plan.end)
-                turn = replace(
-                    turn.did("summary"), summary_tokens=turn.summary_tokens + result.cost_tokens
-                )
+                cost_tokens = turn.summary_tokens + result.cost_tokens
+                turn = turn.did("summary").having(summary_tokens=cost_tokens)
             if aim.trigger_tokens is None or turn.priced.total_tokens < aim.trigger_tokens:
                 return turn
         return turn

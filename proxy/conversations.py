@@ -5,7 +5,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, MutableMapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from cachetools import LRUCache, TTLCache
 
@@ -53,19 +53,19 @@ class Conversations:
     async def named(self, turn: Turn) -> Turn:
         """The turn with its conversation: as asked, as found by its chain, or a new one."""
         if turn.caller.conversation:
-            return replace(turn, conversation=turn.caller.conversation)
+            return turn.having(conversation=turn.caller.conversation)
         tenant = turn.scope.tenant
         for fingerprint in reversed(turn.chain):
             known = self._names.get((tenant, fingerprint))
             if known is not None:
-                return replace(turn, conversation=known)
+                return turn.having(conversation=known)
         found = None
         if turn.chain:
             try:
                 found = await self._store.find_conversation(tenant, turn.root, turn.chain)
             except StoreUnavailable:
-                turn = replace(turn, degraded="store")
-        return replace(turn, conversation=found.id if found else uuid.uuid4().hex)
+                turn = turn.having(degraded="store")
+        return turn.having(conversation=found.id if found else uuid.uuid4().hex)
 
     def record(self, turn: Turn) -> None:
         """Remember the request as its conversation's last, and tell the log what is new in it."""

@@ -143,7 +143,7 @@ def with_summarizer(turn: Turn, name: str | None) -> Turn:
             "summarizer",
         )
     policy = replace(policy, summarizers=(chosen,))
-    return replace(turn, rules=replace(turn.rules, compaction=policy))
+    return turn.having(rules=replace(turn.rules, compaction=policy))
 
 
 def _done(compacted: Compacted) -> Done:

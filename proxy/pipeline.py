@@ -119,7 +119,7 @@ class Pipeline:
             return await self._surfaces.price(turn)
         if budget.trigger_tokens is None or bound < budget.trigger_tokens:
             as_sent = self._surfaces.bound_as_sent(turn)
-            return replace(turn, bound_tokens=bound, bound_as_sent_tokens=as_sent)
+            return turn.having(bound_tokens=bound, bound_as_sent_tokens=as_sent)
         return await self._surfaces.price(turn)
 
     async def _relieved(

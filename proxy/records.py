@@ -78,28 +78,30 @@ class Records:
             self._events.told(turn, EventKind.REPLAY, {"cause": cause})
 
     def _ended(self, turn: Turn, asked: Turn, end: ReplyEnd) -> None:
-        if end.usage is not None and 200 <= end.status < 300:
-            self._learn(asked, end.usage)
-        self._events.told(turn, EventKind.REQUEST, _request_data(turn, end))
+        reported = None
+        if end.usage is not None:
+            reported = reported_prompt_tokens(end.usage)
+            if 200 <= end.status < 300:
+                self._learn(asked, end.usage, reported)
+        self._events.told(turn, EventKind.REQUEST, _request_data(turn, end, reported))
 
-    def _learn(self, turn: Turn, usage: Mapping[str, Any]) -> None:
-        reported = reported_prompt_tokens(usage)
+    def _learn(self, turn: Turn, usage: Mapping[str, Any], reported: int | None) -> None:
         if reported is not None and self._windows.holds_lessons(turn.scope):
             made = usage.get("completion_tokens")
             output = made if isinstance(made, int) else 0
             self._background(self._windows.succeeded(turn.scope, reported, output))
         if turn.counted is None:
             if reported is not None and _suspiciously_small(reported, turn):
-                self._background(self._look_again(turn, usage))
+                self._background(self._look_again(turn, usage, reported))
             return
         ratio = self._anchors.learn_from_usage(self._surfaces.sent(turn, turn.counted), usage)
         if ratio is not None:
             model = self._metrics.model_label(turn.scope.model)
             self._metrics.set("tidegate_estimate_ratio", ratio, model=model)
 
-    async def _look_again(self, turn: Turn, usage: Mapping[str, Any]) -> None:
+    async def _look_again(self, turn: Turn, usage: Mapping[str, Any], reported: int) -> None:
         """Count a request that was sent uncounted, to tell whether the provider cut it silently."""
-        self._learn(await self._surfaces.price(turn), usage)
+        self._learn(await self._surfaces.price(turn), usage, reported)
 
     def _background(self, work: Coroutine[Any, Any, object]) -> None:
         task = asyncio.create_task(work, name="records")
@@ -113,9 +115,8 @@ class Records:
     def _count(self, turn: Turn, status: int) -> None:
         metrics = self._metrics
         model = metrics.model_label(turn.scope.model)
-        action = ",".join(turn.actions) or "none"
         metrics.add(
-            "tidegate_requests_total", model=model, action=action, status=f"{status // 100}xx"
+            "tidegate_requests_total", model=model, action=turn.action, status=f"{status // 100}xx"
         )
         if turn.counted is None:
             metrics.add("tidegate_uncounted_requests_total", model=model)
@@ -138,8 +139,8 @@ def _suspiciously_small(reported_tokens: int, turn: Turn) -> bool:
     return bound > BYTES_PER_TOKEN_SUSPICIOUS * reported_tokens
 
 
-def _request_data(turn: Turn, end: ReplyEnd) -> dict[str, Any]:
-    view = turn.view
+def _request_data(turn: Turn, end: ReplyEnd, reported_tokens: int | None) -> dict[str, Any]:
+    view, budget = turn.view, turn.budget
     return {
         "status": end.status,
         "completed": end.completed,
@@ -149,9 +150,9 @@ def _request_data(turn: Turn, end: ReplyEnd) -> dict[str, Any]:
         "tokens": view.total_tokens if view is not None else turn.bound_tokens,
         "tokens_exact": view is not None,
         "tokens_before": turn.tokens_before,
-        "reported_tokens": reported_prompt_tokens(end.usage) if end.usage is not None else None,
-        "window_tokens": turn.budget.window_tokens,
-        "trigger_tokens": turn.budget.trigger_tokens,
+        "reported_tokens": reported_tokens,
+        "window_tokens": budget.window_tokens,
+        "trigger_tokens": budget.trigger_tokens,
         "generation": turn.generation,
         "actions": list(turn.actions),
         "reason": None if turn.reason is None else turn.reason.value,

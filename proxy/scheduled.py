@@ -2,7 +2,6 @@
 the tenant's next chat of that conversation. What goes wrong in one never fails the chat."""
 
 import logging
-from dataclasses import replace
 
 from proxy.compactor import Compactor
 from proxy.core.errors import StoreUnavailable, TidegateError
@@ -47,4 +46,4 @@ class Scheduled:
                 "scheduled compaction failed conversation=%s code=%s", conversation, exc.code
             )
             return turn
-        return turn if compacted.reason else replace(compacted.after, rules=turn.rules)
+        return turn if compacted.reason else compacted.after.having(rules=turn.rules)

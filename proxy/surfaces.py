@@ -122,7 +122,7 @@ class Surfaces:
             found = await self._store.replacements(turn.scope, turn.root, turn.chain)
         except StoreUnavailable:
             found = self._store.remembered(turn.scope, turn.root, turn.chain)
-            turn = replace(turn, degraded="store")
+            turn = turn.having(degraded="store")
         applied = matching(turn.chain, found)
         return turn if applied == turn.applied else await self.applying(turn, applied)
 
@@ -130,8 +130,7 @@ class Surfaces:
         """The turn folded with exactly these replacements; priced again if it was priced."""
         size_bytes = sum(map(len, turn.request.raw_history)) if applied else 0
         surface = await off_loop(size_bytes, fold, turn.request.history, turn.pairing, applied)
-        folded = replace(
-            turn,
+        folded = turn.having(
             applied=tuple(applied),
             surface=surface,
             raw_items=await off_loop(
@@ -171,7 +170,7 @@ class Surfaces:
             fixed_tokens=scaled(extras + head, ratio),
             total_tokens=self._anchors.total(self.sent(turn, counted)),
         )
-        return replace(turn, view=view, counted=counted)
+        return turn.having(view=view, counted=counted)
 
     async def _history_tokens(self, turn: Turn) -> tuple[int, ...]:
         """The count of each message of the client's history; only new ones are looked at."""

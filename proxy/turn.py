@@ -2,7 +2,10 @@
 Frozen; every step returns a new one."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
 
 from proxy.core.budget import Budget
 from proxy.core.compaction import Reason, View
@@ -22,21 +25,23 @@ class Counted:
     surface_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """A request, its place in a conversation, and its surface as it would be forwarded now."""
+class Turn(msgspec.Struct, frozen=True):
+    """A request, its place in a conversation, and its surface as it would be forwarded now.
 
-    request: ChatRequest = field(repr=False)
-    caller: Caller = field(repr=False)
+    A struct: every chat makes some, in a twentieth of the time that a frozen dataclass takes.
+    """
+
+    request: ChatRequest
+    caller: Caller
     scope: Scope
-    pairing: Pairing = field(repr=False)
-    chain: tuple[bytes, ...] = field(repr=False)
-    meanings: tuple[bytes, ...] = field(repr=False)
-    applied: tuple[Replacement, ...] = field(repr=False)
-    surface: Surface = field(repr=False)
-    raw_items: tuple[bytes, ...] = field(repr=False)
+    pairing: Pairing
+    chain: tuple[bytes, ...]
+    meanings: tuple[bytes, ...]
+    applied: tuple[Replacement, ...]
+    surface: Surface
+    raw_items: tuple[bytes, ...]
     rules: ModelRules
-    view: View | None = field(default=None, repr=False)
+    view: View | None = None
     counted: Counted | None = None
     bound_tokens: int | None = None
     bound_as_sent_tokens: int | None = None  # where replacements make it another one
@@ -63,6 +68,11 @@ class Turn:
         return generation_of(self.applied)
 
     @property
+    def action(self) -> str:
+        """Everything that was done, as the headers and the metrics say it."""
+        return ",".join(self.actions) or "none"
+
+    @property
     def priced(self) -> View:
         """The view, which pricing made; asking before is a mistake of ours."""
         assert self.view is not None, "the turn was not priced"
@@ -76,17 +86,27 @@ class Turn:
             return None if self.view is None else self.view.total_tokens
         return self.view.fixed_tokens + sum(self.view.history_tokens)
 
+    def __repr__(self) -> str:
+        """Which one it is; no message text."""
+        return f"Turn(scope={self.scope}, conversation={self.conversation!r})"
+
+    def having(self, **changes: Any) -> "Turn":
+        """The same turn with some fields changed."""
+        return msgspec.structs.replace(self, **changes)
+
     def did(self, action: str) -> "Turn":
         """The same turn with one more action, named once."""
-        return self if action in self.actions else replace(self, actions=(*self.actions, action))
+        return self if action in self.actions else self.having(actions=(*self.actions, action))
 
     def because(self, reason: Reason | None) -> "Turn":
         """The same turn with a reason; the last one given is shown."""
-        return self if reason is None else replace(self, reason=reason)
+        return self if reason is None else self.having(reason=reason)
 
     @property
     def body_bytes(self) -> int:
         """How large `body()` is, the client's white space between messages included."""
+        if not self.surface.replaced:
+            return len(self.request.body)
         kept = len(self.request.body) - sum(map(len, self.request.raw_history))
         return kept + sum(map(len, self.raw_items))
 
@@ -118,17 +138,17 @@ def facts(turn: Turn) -> Mapping[str, str]:
     elif turn.bound_tokens is not None:
         tokens = f"<={turn.bound_tokens}"
         before = f"<={turn.bound_as_sent_tokens or turn.bound_tokens}"
-    window = budget.window_tokens
-    named: dict[str, str | None] = {
-        "conversation": turn.conversation,
-        "generation": str(turn.generation),
-        "tokens": tokens,
-        "tokens-before": before,
-        "window": "unknown" if window is None else str(window),
-        "trigger": None if budget.trigger_tokens is None else str(budget.trigger_tokens),
-        "action": ",".join(turn.actions) or "none",
-        "summary-tokens": str(turn.summary_tokens) if turn.summary_tokens else None,
-        "reason": None if turn.reason is None else turn.reason.value,
-        "degraded": turn.degraded,
+    window, trigger = budget.window_tokens, budget.trigger_tokens
+    named = {
+        "x-tidegate-conversation": turn.conversation,
+        "x-tidegate-generation": str(turn.generation),
+        "x-tidegate-tokens": tokens,
+        "x-tidegate-tokens-before": before,
+        "x-tidegate-window": "unknown" if window is None else str(window),
+        "x-tidegate-trigger": "" if trigger is None else str(trigger),
+        "x-tidegate-action": turn.action,
+        "x-tidegate-summary-tokens": str(turn.summary_tokens or ""),
+        "x-tidegate-reason": "" if turn.reason is None else turn.reason.value,
+        "x-tidegate-degraded": turn.degraded or "",
     }
-    return {f"x-tidegate-{name}": value for name, value in named.items() if value}
+    return {name: value for name, value in named.items() if value}

@@ -18,7 +18,7 @@ from tests.turns import Bench, bench, plan_until
 
 async def priced(made: Bench) -> Turn:
     turn = await made.surfaces.price(await made.turn(talk(3, 50, "SECRET")))
-    return replace(turn, conversation="c1")
+    return turn.having(conversation="c1")
 
 
 def call(failure: str | None) -> CallRecord:

@@ -25,7 +25,7 @@ async def turn_of(folder: Path, *, own_credential: bool, keyed: bool = True) -> 
         who = caller(headers=OWN if own_credential else ())
         turn = await made.turn(talk(2, 50), of=replace(who, upstream=KEYED) if keyed else who)
     rules = ModelRules(BUDGET, CompactionPolicy(summarizers=LISTED))
-    return replace(turn, rules=rules)
+    return turn.having(rules=rules)
 
 
 def chain_of(turn: Turn) -> tuple[SummaryModel, ...]:

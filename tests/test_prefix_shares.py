@@ -1,6 +1,5 @@
 """How much of a request begins like the one before it, as the metric says it."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ def said(*texts: str) -> list[dict[str, Any]]:
 
 async def priced(parts: Bench, *texts: str) -> Turn:
     turn = await parts.surfaces.price(await parts.turn(said(*texts)))
-    return replace(turn, conversation="c")
+    return turn.having(conversation="c")
 
 
 async def test_a_history_that_only_grows_keeps_all_of_it(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def counted(turn: Turn) -> Counted:
 class TestHeaders:
     async def test_a_bound_is_shown_as_one(self, tmp_path: Path) -> None:
         async with bench(tmp_path) as made:
-            turn = replace(await made.turn(talk(1, 20)), bound_tokens=77, conversation="c1")
+            turn = (await made.turn(talk(1, 20))).having(bound_tokens=77, conversation="c1")
         assert facts(turn) == {
             "x-tidegate-conversation": "c1",
             "x-tidegate-generation": "0",
@@ -86,7 +86,7 @@ class TestHeaders:
             folded = (await made.surfaces.refresh(plain)).did("summary").did("replay")
         before = facts(plain)["x-tidegate-tokens"]
         assert facts(plain)["x-tidegate-tokens-before"] == before
-        shown = facts(replace(folded, summary_tokens=9, degraded="store"))
+        shown = facts(folded.having(summary_tokens=9, degraded="store"))
         assert shown["x-tidegate-tokens-before"] == before
         assert int(shown["x-tidegate-tokens"]) < int(before)
         assert shown["x-tidegate-action"] == "summary,replay"
@@ -107,14 +107,14 @@ class TestHeaders:
     async def test_each_bound_is_of_its_own_bytes(self, tmp_path: Path) -> None:
         async with bench(tmp_path) as made:
             turn = await made.turn(talk(1, 20))
-        shown = facts(replace(turn, bound_tokens=77, bound_as_sent_tokens=900))
+        shown = facts(turn.having(bound_tokens=77, bound_as_sent_tokens=900))
         assert shown["x-tidegate-tokens"] == "<=77"
         assert shown["x-tidegate-tokens-before"] == "<=900"
 
     async def test_an_unknown_window_is_said_to_be(self, tmp_path: Path) -> None:
         unknown = replace(BUDGET, window_tokens=None, trigger_tokens=None)
         async with bench(tmp_path) as made:
-            turn = replace(await made.turn(talk(1, 20)), rules=ModelRules(budget=unknown))
+            turn = (await made.turn(talk(1, 20))).having(rules=ModelRules(budget=unknown))
         shown = facts(turn.because(Reason.UNKNOWN_WINDOW))
         assert shown["x-tidegate-window"] == "unknown"
         assert shown["x-tidegate-reason"] == "unknown-window"
