@@ -20,7 +20,7 @@ from proxy.guard import require_loopback
 from proxy.provider import Provider, Timeouts
 from proxy.relay import RelayRules, Upstream
 from proxy.request_ids import begin_request, current_request_id
-from proxy.routes import ChatPipeline, Edge, EdgeRules
+from proxy.routes import ChatPipeline, Edge, EdgeRules, ReadChat, read_alone
 from proxy.tenants import Tenancy
 
 logger = logging.getLogger(__name__)
@@ -63,6 +63,7 @@ class Parts:
     routes: tuple[BaseRoute, ...] = ()
     not_ready: Callable[[], Awaitable[str | None]] | None = None
     better: Callable[[], Awaitable["Parts"]] | None = None
+    read: ReadChat = read_alone
 
 
 OpenParts = Callable[[Provider], AbstractAsyncContextManager[Parts]]
@@ -157,7 +158,7 @@ class Tidegate:
 
     def _use(self, parts: Parts, provider: Provider) -> None:
         """Serve with these parts from the next request on."""
-        self._edge = Edge(self._edge_rules(parts.secret), provider, parts.pipeline)
+        self._edge = Edge(self._edge_rules(parts.secret), provider, parts.pipeline, read=parts.read)
         self._not_ready = parts.not_ready
         self._own.router.routes[:] = [*self._health, *parts.routes]
 

@@ -17,6 +17,7 @@ from starlette.routing import BaseRoute, Route
 from proxy.access import AccessRules
 from proxy.anchor_book import AnchorBook
 from proxy.app import EdgeOptions, Parts, Tidegate
+from proxy.beginnings import Beginnings
 from proxy.breaker import Breaker
 from proxy.chat_commands import ChatCommands
 from proxy.compact_routes import CompactRoutes, CompactRules
@@ -291,7 +292,7 @@ async def _parts_on(
     routes = (Route("/metrics", exposition), *own)
     try:
         async with _running(engine):
-            yield Parts(secret, engine.commands, routes, not_ready)
+            yield Parts(secret, engine.commands, routes, not_ready, read=Beginnings().read)
     finally:
         ahead.cancel()
         await asyncio.gather(ahead, return_exceptions=True)

@@ -91,7 +91,7 @@ class ChatCommands:
     async def without_exchanges(self, request: ChatRequest, tenant: str) -> ChatRequest:
         """The request less every command and every answer of ours; itself when there is none."""
         messages = request.messages
-        if not exchange_positions(messages, lambda position: True):
+        if not request.has_commands or not exchange_positions(messages, lambda position: True):
             return request
         digests = {
             position: self._surfaces.digest_of(messages[position])

@@ -7,7 +7,7 @@ pipeline; everything else passes to the provider untouched.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -52,6 +52,15 @@ class ChatPipeline(Protocol):
         """The reply, whose beginning is known good, or the provider's own error."""
 
 
+ReadChat = Callable[[str, bytes, str], Awaitable[ChatRequest | None]]
+"""The chat in a tenant's body, None when it is none; the model is the one that the path names."""
+
+
+async def read_alone(tenant: str, body: bytes, default_model: str) -> ChatRequest | None:
+    """Reads each body by itself, whoever sent what before."""
+    return await off_loop(len(body), read_chat, body, default_model=default_model)
+
+
 @dataclass(frozen=True, slots=True)
 class EdgeRules:
     """What the operator decided about the edge. `upstream_for` takes a model, None without one;
@@ -67,8 +76,16 @@ class EdgeRules:
 class Edge:
     """Answers every path that is not Tidegate's own."""
 
-    def __init__(self, rules: EdgeRules, provider: Provider, pipeline: ChatPipeline | None) -> None:
+    def __init__(
+        self,
+        rules: EdgeRules,
+        provider: Provider,
+        pipeline: ChatPipeline | None,
+        *,
+        read: ReadChat = read_alone,
+    ) -> None:
         """Without a pipeline every chat passes untouched."""
+        self._read = read
         self._rules = rules
         self._provider = provider
         self._pipeline = pipeline
@@ -156,8 +173,7 @@ class Edge:
         caller = request.caller
         chat = None
         if plain:
-            deployment = _deployment(caller.path)
-            chat = await off_loop(len(plain), read_chat, plain, default_model=deployment)
+            chat = await self._read(caller.tenant, plain, _deployment(caller.path))
         if chat is None:
             if self._rules.several_upstreams:
                 caller = await self._routed(caller, plain)

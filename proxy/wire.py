@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from proxy.core.messages import Message, head_length
+from proxy.core.commands import command_in
+from proxy.core.messages import Message, has_parts, head_length
 from proxy.core.stream_usage import asks_for_usage, stream_options_asking
 
 _RAW_BODY = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -49,6 +50,8 @@ class ChatRequest:
     model: str
     stream: bool
     has_parts: bool = True  # False: every content is a string or nothing, so there is no image
+    has_commands: bool = True  # False: no message is a command to Tidegate itself
+    rewritten: bool = False  # read leniently: the raw pieces are not the client's own bytes
     usage_added: bool = False  # the body asks for usage in the stream, the client did not
 
     @property
@@ -157,7 +160,8 @@ def _read_leniently(body: bytes, default_model: str) -> ChatRequest | None:
     }
     raw_messages = tuple(json.dumps(message).encode() for message in messages)
     params = {key: value for key, value in decoded.items() if key != "messages"}
-    return _request(body, fields, params, (tuple(messages), raw_messages), default_model)
+    request = _request(body, fields, params, (tuple(messages), raw_messages), default_model)
+    return request and replace(request, rewritten=True)
 
 
 def _request(
@@ -183,7 +187,8 @@ def _request(
         head_length=head_length(parsed),
         model=model or default_model,
         stream=params.get("stream") is True,
-        has_parts=any(isinstance(message.get("content"), list) for message in parsed),
+        has_parts=any(map(has_parts, parsed)),
+        has_commands=any(map(command_in, parsed)),
     )
 
 

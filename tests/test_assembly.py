@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from proxy.assembly import create_app
-from tests.proxied import CHAT, settings_for, talk, user, walking
+from tests.proxied import CHAT, assistant, settings_for, talk, user, walking
 from tests.serving import wait_until
 
 UPSTREAM = "http://127.0.0.1:9"
@@ -97,3 +97,17 @@ def test_no_message_text_is_stored_when_messages_are_not_kept(tmp_path: Path, ke
     stored = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert (b"TOPSECRET" in stored) is kept
     assert (b"round 0 asked" in stored) is kept
+
+
+def test_a_long_conversation_that_grows_arrives_as_it_was_sent() -> None:
+    """Each turn is read from where it differs from the one before: by a byte, or by an exchange."""
+    history = talk(12, 300, label="long")
+    turns = (
+        history,
+        [*history, assistant("done"), user("next")],
+        [*history[:-1], user("asked otherwise"), assistant("done")],
+        [*history[:7], user("a fork"), *history[7:]],
+    )
+    with walking(128_000) as walk:
+        for messages in turns:
+            assert walk.ask(messages).forwarded == messages

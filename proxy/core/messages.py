@@ -37,6 +37,11 @@ def head_length(messages: Sequence[Message]) -> int:
     return len(messages)
 
 
+def has_parts(message: Message) -> bool:
+    """Whether the content is a list of parts; a string holds no image."""
+    return isinstance(message.get("content"), list)
+
+
 def parts_of(message: Message) -> Sequence[Any]:
     """The content parts, of any type; a string is one text part, null and absent none."""
     content = message.get("content")
