@@ -45,7 +45,7 @@ class OwnWork:
         self._timer: asyncio.TimerHandle | None = None
         self._since = 0.0
         self._beating: asyncio.Task[None] | None = None
-        self._stopping = asyncio.Event()
+        self._stopping: asyncio.Event | None = None  # made with the first comment
 
     def passed_on(self) -> float | None:
         """Seconds since the request was received, asked for the first time; None ever after."""
@@ -77,9 +77,9 @@ class OwnWork:
         """
         self._stop_timer()
         self._heartbeat_seconds = 0
-        self._stopping.set()
-        if self._beating is None:
+        if self._beating is None or self._stopping is None:
             return False
+        self._stopping.set()
         try:
             await self._beating
         finally:
@@ -108,16 +108,17 @@ class OwnWork:
 
     def _begin(self) -> None:
         self._timer = None
-        self._beating = asyncio.get_running_loop().create_task(self._beat())
+        self._stopping = asyncio.Event()
+        self._beating = asyncio.get_running_loop().create_task(self._beat(self._stopping))
 
-    async def _beat(self) -> None:
+    async def _beat(self, stopping: asyncio.Event) -> None:
         assert self._send is not None
         headers = [(b"date", http_date()), *EVENT_STREAM_HEADERS]
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-        while not self._stopping.is_set():
+        while not stopping.is_set():
             await self._send({"type": "http.response.body", "body": COMMENT, "more_body": True})
             try:
                 async with asyncio.timeout(self._heartbeat_seconds):
-                    await self._stopping.wait()
+                    await stopping.wait()
             except TimeoutError:
                 continue
