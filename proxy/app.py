@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from proxy.answers import INTERNAL_ERROR, http_date, send_error
 from proxy.core.errors import InvalidRequest, TidegateError
@@ -110,7 +110,7 @@ class Tidegate:
         begin_request()
         sender = _Sender(send)
         try:
-            await self._dispatch(scope, receive, sender)
+            await self._responsible(scope)(scope, receive, sender)
         except TidegateError as exc:
             _log_own_error(exc)
             await self._render(exc, sender)
@@ -122,17 +122,17 @@ class Tidegate:
             logger.exception("request_failed request_id=%s", current_request_id())
             await self._render(INTERNAL_ERROR, sender)
 
-    async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def _responsible(self, scope: Scope) -> ASGIApp:
+        """Who answers; raises what refuses it."""
         path: str = scope["path"]
         own = path in _OWN_PATHS or path.startswith(_OWN_PREFIX)
         if self._guards_all or (self._guards_own and path.startswith("/tidegate")):
             require_loopback(scope["headers"])
         if own:
-            await self._own(scope, receive, send)
-            return
+            return self._own
         if self._edge is None:
             raise TidegateError("Tidegate is not started.", status=503, code="not_ready")
-        await self._edge(scope, receive, send)
+        return self._edge
 
     async def _render(self, error: TidegateError, sender: "_Sender") -> None:
         """The error as an answer, unless one has begun: then leaving it unfinished says it."""
@@ -202,9 +202,9 @@ class _Sender:
         self._send = send
         self.started = False
 
-    async def __call__(self, message: Message) -> None:
+    def __call__(self, message: Message) -> Awaitable[None]:
         self.started = True
-        await self._send(message)
+        return self._send(message)
 
 
 def _json(value: Mapping[str, object], *, status: int = 200) -> Response:

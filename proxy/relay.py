@@ -85,8 +85,9 @@ class RelayRules:
 class Caller:
     """A request's sender and all of the request that may be forwarded, except its body.
 
-    `path` and `query` are raw. `headers` still hold the client's Content-Length, which marks
-    where the real one goes. `accepts` are the content codings that the client decodes.
+    `path` and `query` are raw. `headers` still hold a Content-Length where the client sent one:
+    it marks where the real one goes. `accepts` are the content codings that the client decodes.
+    `made` is what was made of these values before, for the next time.
     """
 
     tenant: str
@@ -100,6 +101,35 @@ class Caller:
     mode_off: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
     accepts: frozenset[str] = frozenset()
+    made: "_Made" = field(init=False, repr=False, compare=False, default_factory=lambda: _Made())
+
+    def at(self, upstream: Upstream) -> "Caller":
+        """The same caller at that upstream."""
+        if upstream is self.upstream:
+            return self
+        there = self.made.elsewhere.get(upstream.name)
+        if there is None or there.upstream is not upstream:
+            there = self.made.elsewhere[upstream.name] = replace(self, upstream=upstream)
+        return there
+
+
+@dataclass(frozen=True, slots=True)
+class _Outgoing:
+    """All that goes out before a body but its length, whose place is between the headers.
+    `names_length`: it is named for an empty body too."""
+
+    origin: str
+    target: str
+    before: tuple[tuple[bytes, bytes], ...]
+    after: tuple[tuple[bytes, bytes], ...]
+    names_length: bool
+
+
+@dataclass(slots=True)
+class _Made:
+    plain: _Outgoing | None = None
+    identity: _Outgoing | None = None
+    elsewhere: dict[str, Caller] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +210,8 @@ def check_target(path: bytes, query: bytes) -> None:
         raise InvalidRequest("The request target contains control characters or spaces.")
 
 
-def _connection_names(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[bytes]:
+def connection_names(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[bytes]:
+    """The headers that Connection lists, which speak of one connection as well."""
     names = [value for name, value in headers if name.lower() == b"connection"]
     if not names or names in ([b"keep-alive"], [b"close"]):
         return frozenset()
@@ -188,7 +219,7 @@ def _connection_names(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[bytes
 
 
 def _passing(headers: Headers, *, forward_client_headers: bool) -> list[tuple[bytes, bytes]]:
-    listed = _connection_names(headers)
+    listed = connection_names(headers)
     passing = []
     for item in headers:
         name = item[0].lower()
@@ -202,34 +233,38 @@ def _passing(headers: Headers, *, forward_client_headers: bool) -> list[tuple[by
     return passing
 
 
-def response_headers(
-    headers: Headers, *, decoded: bool, bodiless: bool, added: Mapping[str, str]
-) -> list[tuple[bytes, bytes]]:
-    """The provider's headers as they pass to the client, and Tidegate's own after them.
-
-    `decoded`: the body's coding was undone, so its name and length are no longer true.
-    `bodiless`: a status that has no body, where a length would be waited for.
-    """
-    listed = _connection_names(headers)
-    own = {name.lower().encode("latin-1"): value.encode("latin-1") for name, value in added.items()}
-    dropped = HOP_BY_HOP | listed | own.keys()
-    if decoded:
-        dropped = dropped | {b"content-encoding", b"content-length"}
-    if bodiless:
-        dropped = dropped | {b"content-length"}
-    passing = [item for item in headers if item[0].lower() not in dropped]
-    passing.extend(own.items())
-    return passing
-
-
 def provider_request(caller: Caller, body: bytes, *, identity: bool = False) -> ProviderRequest:
     """The caller's request with this body. `identity` asks for an uncompressed reply."""
-    return _request(caller, body, length=len(body), identity=identity)
+    outgoing = _outgoing(caller, identity=identity)
+    headers = outgoing.before
+    if body or outgoing.names_length:
+        headers = (*headers, (b"content-length", b"%d" % len(body)), *outgoing.after)
+    else:
+        headers += outgoing.after
+    return ProviderRequest(
+        method=caller.method,
+        origin=outgoing.origin,
+        target=outgoing.target,
+        headers=headers,
+        body=body,
+        accepts=frozenset() if identity else caller.accepts,
+    )
 
 
-def streamed_request(caller: Caller, body: AsyncIterator[bytes]) -> ProviderRequest:
-    """The caller's request with its body still to come; a declared length is passed on."""
-    return _request(caller, body, length=None, identity=False)
+def streamed_request(
+    caller: Caller, body: AsyncIterator[bytes], *, declared: bytes
+) -> ProviderRequest:
+    """The caller's request with its body still to come, and the length that the client declared."""
+    outgoing = _outgoing(caller, identity=False)
+    length = ((b"content-length", declared),) if outgoing.names_length else ()
+    return ProviderRequest(
+        method=caller.method,
+        origin=outgoing.origin,
+        target=outgoing.target,
+        headers=(*outgoing.before, *length, *outgoing.after),
+        body=body,
+        accepts=caller.accepts,
+    )
 
 
 def own_request(
@@ -254,7 +289,7 @@ def own_request(
         headers=tuple(headers),
         credential=caller.credential if caller is not None else False,
     )
-    return _request(plain, body, length=len(body), identity=False)
+    return provider_request(plain, body)
 
 
 def without_content_encoding(caller: Caller) -> Caller:
@@ -263,35 +298,36 @@ def without_content_encoding(caller: Caller) -> Caller:
     return replace(caller, headers=kept)
 
 
-def _request(
-    caller: Caller, body: bytes | AsyncIterator[bytes], *, length: int | None, identity: bool
-) -> ProviderRequest:
+def _outgoing(caller: Caller, *, identity: bool) -> _Outgoing:
+    made = caller.made
+    outgoing = made.identity if identity else made.plain
+    if outgoing is not None:
+        return outgoing
+    outgoing = _make_outgoing(caller, identity=identity)
+    if identity:
+        made.identity = outgoing
+    else:
+        made.plain = outgoing
+    return outgoing
+
+
+def _make_outgoing(caller: Caller, *, identity: bool) -> _Outgoing:
     origin, target = provider_url(caller.upstream.base_url, caller.path, caller.query)
-    headers: list[tuple[bytes, bytes]] = []
-    length_stands = False
+    before: list[tuple[bytes, bytes]] = []
+    after: list[tuple[bytes, bytes]] = []
+    names_length = False
     for item in caller.headers:
         name = item[0].lower()
-        if name == b"content-length" and length is not None:
-            if not length_stands:
-                headers.append((item[0], b"%d" % length))
-            length_stands = True
+        if name == b"content-length":
+            names_length = True
         elif not (identity and name == b"accept-encoding"):
-            headers.append(item)
-    if length and not length_stands:
-        headers.append((b"content-length", b"%d" % length))
+            (after if names_length else before).append(item)
     if identity:
-        headers.append((b"accept-encoding", b"identity"))
+        after.append((b"accept-encoding", b"identity"))
     key = caller.upstream.api_key
-    if key and not credentials_of(headers, caller.query):
-        headers.append(_key_header(origin, key))
-    return ProviderRequest(
-        method=caller.method,
-        origin=origin,
-        target=target,
-        headers=tuple(headers),
-        body=body,
-        accepts=frozenset() if identity else caller.accepts,
-    )
+    if key and not credentials_of(before + after, caller.query):
+        after.append(_key_header(origin, key))
+    return _Outgoing(origin, target, tuple(before), tuple(after), names_length)
 
 
 def _key_header(origin: str, key: str) -> tuple[bytes, bytes]:

@@ -10,8 +10,9 @@ from starlette.types import Send
 from proxy.answers import http_date
 from proxy.core.errors import ProviderBroke, TidegateError
 from proxy.incoming import Incoming
-from proxy.relay import response_headers
+from proxy.relay import HOP_BY_HOP, connection_names
 from proxy.reply import Reply
+from proxy.tenants import Headers
 
 logger = logging.getLogger(__name__)
 
@@ -87,6 +88,32 @@ class RelayResponse:
             return
         self._incoming.answered = True
         await self._send({"type": "http.response.body", "body": b""})
+
+
+def response_headers(
+    headers: Headers, *, decoded: bool, bodiless: bool, added: Mapping[str, str]
+) -> list[tuple[bytes, bytes]]:
+    """The provider's headers as they pass to the client, and Tidegate's own after them.
+
+    `decoded`: the body's coding was undone, so its name and length are no longer true.
+    `bodiless`: a status that has no body, where a length would be waited for.
+    """
+    own = {name.lower().encode("latin-1"): value.encode("latin-1") for name, value in added.items()}
+    passing = []
+    listed = False
+    for item in headers:
+        name = item[0].lower()
+        if name == b"content-length":
+            if not decoded and not bodiless:
+                passing.append(item)
+        elif name in HOP_BY_HOP:
+            listed = listed or name == b"connection"
+        elif name not in own and not (decoded and name == b"content-encoding"):
+            passing.append(item)
+    if listed and (names := connection_names(headers)):
+        passing = [item for item in passing if item[0].lower() not in names]
+    passing.extend(own.items())
+    return passing
 
 
 async def send_error_event(send: Send, envelope: Mapping[str, Any], incoming: Incoming) -> None:

@@ -7,13 +7,14 @@ pipeline; everything else passes to the provider untouched.
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from starlette.types import Receive, Scope, Send
 
-from proxy.codings import CodingError, TooLarge, codings_of, decode_bounded
+from proxy.callers import Callers, Head
+from proxy.codings import CodingError, TooLarge, decode_bounded
 from proxy.core.errors import InvalidRequest, TidegateError
 from proxy.incoming import ClientGone, Incoming, while_connected
 from proxy.off_loop import off_loop
@@ -21,12 +22,10 @@ from proxy.outcome import Outcome
 from proxy.own_work import OwnWork
 from proxy.provider import Provider
 from proxy.relay import (
-    CHAT_PATH_ENDING,
     Caller,
     RelayRules,
     Upstream,
     provider_request,
-    read_caller,
     streamed_request,
     without_content_encoding,
 )
@@ -41,8 +40,6 @@ WHOLE_BODY_BYTES = 1 << 20
 
 # Decoding more than this happens off the event loop.
 _DECODE_INLINE_BYTES = 64 * 1024
-
-_REFUSED_METHODS = frozenset({"CONNECT", "TRACE"})
 
 
 class ChatPipeline(Protocol):
@@ -87,6 +84,7 @@ class Edge:
         """Without a pipeline every chat passes untouched."""
         self._read = read
         self._rules = rules
+        self._callers = Callers(rules.relay, rules.upstream_for(None))
         self._provider = provider
         self._pipeline = pipeline
 
@@ -96,66 +94,45 @@ class Edge:
         Raises:
             TidegateError: to be shown to the client, nothing was sent yet.
         """
-        headers: list[tuple[bytes, bytes]] = scope["headers"]
-        by_name = dict(headers)
-        if scope["method"] in _REFUSED_METHODS:
-            raise InvalidRequest(
-                f"The method {scope['method']} is not relayed.", status=405, code="bad_method"
-            )
-        if b"websocket" in by_name.get(b"upgrade", b"").lower():
-            raise InvalidRequest(
-                "Tidegate relays HTTP; WebSocket connections are not supported.",
-                status=426,
-                code="upgrade_not_supported",
-            )
-        caller = read_caller(
-            scope["method"],
-            scope["raw_path"],
-            scope["query_string"],
-            headers,
-            rules=self._rules.relay,
-            upstream=self._rules.upstream_for(None),
-        )
-        request = _Request(caller, by_name, send)
-        declared = by_name.get(b"content-length", b"")
+        head, declared = self._callers.read(scope)
         incoming = Incoming(
             receive,
             max_body_bytes=self._rules.max_body_bytes,
             declared_bytes=int(declared) if declared.isdigit() else None,
         )
-        stayed = await while_connected(incoming, self._answer(request, incoming))
-        if not stayed:
-            logger.info("client_left path=%s", _shown(caller.path))
+        request = _Request(head, declared, incoming, send)
+        if not await while_connected(incoming, self._answer(request)):
+            logger.info("client_left path=%s", _shown(head.caller.path))
 
-    async def _answer(self, request: "_Request", incoming: Incoming) -> None:
-        caller = request.caller
-        is_chat = caller.method == "POST" and caller.path.endswith(CHAT_PATH_ENDING)
+    async def _answer(self, request: "_Request") -> None:
+        head = request.head
         try:
-            if is_chat and not caller.mode_off and self._pipeline is not None:
-                await self._chat(request, incoming, self._pipeline)
+            if head.is_chat and not head.caller.mode_off and self._pipeline is not None:
+                await self._chat(request, self._pipeline)
             else:
-                await self._relay(request, incoming)
+                await self._relay(request)
         except ClientGone:
-            logger.info("client_left_while_sending path=%s", _shown(caller.path))
+            logger.info("client_left_while_sending path=%s", _shown(head.caller.path))
         except InvalidRequest as exc:
-            if exc.status == 413 and b"expect" not in request.headers:
-                await incoming.discard_rest()
+            if exc.status == 413 and not head.waits:
+                await request.incoming.discard_rest()
             raise
 
-    async def _relay(self, request: "_Request", incoming: Incoming) -> None:
+    async def _relay(self, request: "_Request") -> None:
         """The request and its reply, neither read, but for a model that chooses the upstream."""
-        caller = request.caller
-        named = self._rules.several_upstreams and _may_name_a_model(request)
+        head, incoming = request.head, request.incoming
+        caller = head.caller
+        named = self._rules.several_upstreams and _may_name_a_model(head)
         limit = self._rules.max_body_bytes if named else WHOLE_BODY_BYTES
         beginning, whole = await incoming.beginning(up_to_bytes=limit)
         if named:
-            codings = codings_of(request.headers.get(b"content-encoding", b""))
-            plain = await self._decoded(beginning, codings) if codings else beginning
-            caller = await self._routed(caller, plain)
+            plain = await self._decoded(beginning, head.codings) if head.codings else beginning
+            caller = await self._routed(head, plain)
         if whole:
             outgoing = provider_request(caller, beginning)
         else:
-            outgoing = streamed_request(caller, incoming.rest(beginning))
+            rest = incoming.rest(beginning)
+            outgoing = streamed_request(caller, rest, declared=request.declared)
         try:
             reply = await self._provider.send(outgoing)
         except TidegateError:
@@ -164,27 +141,23 @@ class Edge:
             raise
         await RelayResponse(reply, {}, send=request.send, incoming=incoming).relay()
 
-    async def _chat(self, request: "_Request", incoming: Incoming, pipeline: ChatPipeline) -> None:
+    async def _chat(self, request: "_Request", pipeline: ChatPipeline) -> None:
         started = time.monotonic()
+        head, incoming = request.head, request.incoming
         body = await incoming.whole()
         received_at = time.monotonic()
-        codings = codings_of(request.headers.get(b"content-encoding", b""))
-        plain = await self._decoded(body, codings) if codings else body
-        caller = request.caller
+        plain = await self._decoded(body, head.codings) if head.codings else body
         chat = None
         if plain:
-            chat = await self._read(caller.tenant, plain, _deployment(caller.path))
+            chat = await self._read(head.caller.tenant, plain, head.deployment)
         if chat is None:
-            if self._rules.several_upstreams:
-                caller = await self._routed(caller, plain)
+            several = self._rules.several_upstreams
+            caller = await self._routed(head, plain) if several else head.caller
             reply = await self._provider.send(provider_request(caller, body))
             await RelayResponse(reply, {}, send=request.send, incoming=incoming).relay()
             return
-        if codings:
-            caller = without_content_encoding(caller)
-        upstream = self._rules.upstream_for(chat.model)
-        if upstream is not caller.upstream:
-            caller = replace(caller, upstream=upstream)
+        caller = without_content_encoding(head.caller) if head.codings else head.caller
+        caller = caller.at(self._rules.upstream_for(chat.model))
         line = _ChatLine(chat, caller, started)
         try:
             own_work = OwnWork(
@@ -192,7 +165,7 @@ class Edge:
                 heartbeat_seconds=self._rules.heartbeat_seconds,
                 received_at=received_at,
             )
-            outcome = await self._walk(request, chat, caller, own_work, pipeline, incoming)
+            outcome = await self._walk(request, chat, caller, own_work, pipeline)
             if outcome is None:
                 line.ended = "failed_in_stream"
                 return
@@ -217,7 +190,6 @@ class Edge:
         caller: Caller,
         own_work: OwnWork,
         pipeline: ChatPipeline,
-        incoming: Incoming,
     ) -> Outcome | None:
         """The pipeline's outcome; None when it failed after heartbeats and the stream says so."""
         try:
@@ -225,7 +197,7 @@ class Edge:
         except TidegateError as exc:
             if not await own_work.stop():
                 raise
-            await send_error_event(request.send, exc.envelope(), incoming)
+            await send_error_event(request.send, exc.envelope(), request.incoming)
             return None
         except BaseException:
             own_work.abandon()
@@ -237,11 +209,11 @@ class Edge:
             raise
         return outcome
 
-    async def _routed(self, caller: Caller, plain: bytes | None) -> Caller:
+    async def _routed(self, head: Head, plain: bytes | None) -> Caller:
         """The caller at the upstream that serves the model named in the body or the path."""
         model = await off_loop(len(plain), model_named, plain) if plain else None
-        upstream = self._rules.upstream_for(model or _deployment(caller.path) or None)
-        return replace(caller, upstream=upstream)
+        upstream = self._rules.upstream_for(model or head.deployment or None)
+        return head.caller.at(upstream)
 
     async def _decoded(self, body: bytes, codings: tuple[str, ...]) -> bytes | None:
         """The body without its codings, None where they cannot be undone."""
@@ -262,8 +234,9 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    caller: Caller
-    headers: Mapping[bytes, bytes]
+    head: Head
+    declared: bytes
+    incoming: Incoming
     send: Send
 
 
@@ -279,6 +252,8 @@ class _ChatLine:
 
     def write(self) -> None:
         """Status 0: nothing was answered."""
+        if not logger.isEnabledFor(logging.INFO):
+            return
         reply = self.outcome.reply if self.outcome is not None else None
         end = reply.ended if reply is not None else None
         headers = self.outcome.headers if self.outcome is not None else {}
@@ -302,18 +277,10 @@ class _ChatLine:
         )
 
 
-def _may_name_a_model(request: _Request) -> bool:
-    json_said = b"json" in request.headers.get(b"content-type", b"").lower()
-    caller = request.caller
-    return caller.method == "POST" and (json_said or caller.path.endswith(CHAT_PATH_ENDING))
+def _may_name_a_model(head: Head) -> bool:
+    return head.is_chat or (head.caller.method == "POST" and head.says_json)
 
 
 def _shown(raw: bytes) -> str:
     """Client-chosen text for a log line: bounded, with nothing that could end the line."""
     return repr(raw[:120].decode("utf-8", "replace"))
-
-
-def _deployment(path: bytes) -> str:
-    """The model that an Azure-style path names, else ""."""
-    _, found, rest = path.partition(b"/deployments/")
-    return rest.partition(b"/")[0].decode("latin-1") if found else ""

@@ -16,7 +16,6 @@ from proxy.relay import (
     provider_request,
     provider_url,
     read_caller,
-    response_headers,
     streamed_request,
     without_content_encoding,
 )
@@ -181,7 +180,7 @@ class TestRequestHeaders:
             yield b""
 
         sent = [(b"content-length", b"999")]
-        assert streamed_request(caller(sent), chunks()).headers == tuple(sent)
+        assert streamed_request(caller(sent), chunks(), declared=b"999").headers == tuple(sent)
 
     def test_identity_replaces_the_codings_asked_for(self) -> None:
         sent = [(b"accept-encoding", b"gzip"), (b"a", b"1")]
@@ -250,6 +249,32 @@ class TestCaller:
         assert who.accepts == frozenset()
 
 
+class TestMadeBefore:
+    def test_the_same_caller_asks_again_with_other_bodies(self) -> None:
+        who = caller([(b"accept-encoding", b"br"), (b"content-length", b"1"), (b"a", b"1")])
+        for _ in range(2):
+            for body in (b"12", b""):
+                length = (b"content-length", b"%d" % len(body))
+                plain = ((b"accept-encoding", b"br"), length, (b"a", b"1"))
+                assert provider_request(who, body).headers == plain
+                identity = (length, (b"a", b"1"), (b"accept-encoding", b"identity"))
+                assert provider_request(who, body, identity=True).headers == identity
+
+    def test_elsewhere_it_is_another_request(self) -> None:
+        who = caller([])
+        provider_request(who, b"")
+        other = Upstream("other", "https://o/v2", "sk-o")
+        assert who.at(UPSTREAM) is who
+        for _ in range(2):
+            request = provider_request(who.at(other), b"")
+            assert (request.origin, request.target) == ("https://o", "/v2/chat/completions")
+            assert request.headers == ((b"authorization", b"Bearer sk-o"),)
+        assert who.at(other) is who.at(other)
+        assert who.at(other).at(UPSTREAM) == who
+        renamed = Upstream("other", "https://p/v2")
+        assert who.at(renamed).upstream is renamed
+
+
 class TestOwnRequests:
     def test_on_the_callers_upstream_the_callers_account_pays(self) -> None:
         who = caller(
@@ -281,41 +306,3 @@ class TestOwnRequests:
         assert dict(request.headers)[b"authorization"] == b"Bearer ok"
         assert (request.origin, request.target) == ("https://o", "/v1/chat/completions")
         assert own_request(other, b"{}").target == "/v1/chat/completions"
-
-
-class TestResponseHeaders:
-    def passed(self, sent: list[tuple[bytes, bytes]], **how: Any) -> list[tuple[bytes, bytes]]:
-        options: dict[str, Any] = {"decoded": False, "bodiless": False, "added": {}}
-        return response_headers(sent, **(options | how))
-
-    def test_block_list_only(self) -> None:
-        kept = [
-            (b"Server", b"up"),
-            (b"Date", b"d"),
-            (b"Set-Cookie", b"a=1"),
-            (b"Set-Cookie", b"b=2"),
-            (b"x-ratelimit-limit-tokens", b"1"),
-            (b"anthropic-ratelimit-unified-status", b"ok"),
-            (b"ratelimit-policy", b"1;w=1"),
-            (b"retry-after", b"7"),
-            (b"retry-after-ms", b"7000"),
-            (b"Content-Length", b"5"),
-        ]
-        dropped = [(b"Transfer-Encoding", b"chunked"), (b"Connection", b"X-Hop"), (b"x-hop", b"1")]
-        assert self.passed([*kept, *dropped]) == kept
-
-    def test_a_decoded_body_loses_its_coding_and_length(self) -> None:
-        sent = [(b"Content-Encoding", b"gzip"), (b"Content-Length", b"5"), (b"a", b"1")]
-        assert self.passed(sent, decoded=True) == [(b"a", b"1")]
-
-    def test_a_status_without_a_body_has_no_length(self) -> None:
-        assert self.passed([(b"content-length", b"5"), (b"etag", b"e")], bodiless=True) == [
-            (b"etag", b"e")
-        ]
-
-    def test_our_own_headers_replace_an_upstreams_of_that_name(self) -> None:
-        sent = [(b"X-Tidegate-Action", b"theirs"), (b"a", b"1")]
-        assert self.passed(sent, added={"x-tidegate-action": "none"}) == [
-            (b"a", b"1"),
-            (b"x-tidegate-action", b"none"),
-        ]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from proxy.relay_response import error_of
+from proxy.relay_response import error_of, response_headers
 from tests.edge import chat_body, serve_edge
 from tests.fake_provider import FakeProvider, completion, running, stream_event, stream_events
 from tests.raw_client import Answer, ask, ask_chat, connected
@@ -231,6 +231,44 @@ class TestHeaders:
     def test_unusual_statuses_pass(self, status: int, fake: FakeProvider, edge: Served) -> None:
         fake.next(status=status, body=b"{}")
         assert ask_chat(edge.port, chat_body()).status == status
+
+
+class TestHeadersAsValues:
+    def passed(self, sent: list[tuple[bytes, bytes]], **how: Any) -> list[tuple[bytes, bytes]]:
+        options: dict[str, Any] = {"decoded": False, "bodiless": False, "added": {}}
+        return response_headers(sent, **(options | how))
+
+    def test_block_list_only(self) -> None:
+        kept = [
+            (b"Server", b"up"),
+            (b"Date", b"d"),
+            (b"Set-Cookie", b"a=1"),
+            (b"Set-Cookie", b"b=2"),
+            (b"x-ratelimit-limit-tokens", b"1"),
+            (b"anthropic-ratelimit-unified-status", b"ok"),
+            (b"ratelimit-policy", b"1;w=1"),
+            (b"retry-after", b"7"),
+            (b"retry-after-ms", b"7000"),
+            (b"Content-Length", b"5"),
+        ]
+        dropped = [(b"Transfer-Encoding", b"chunked"), (b"Connection", b"X-Hop"), (b"x-hop", b"1")]
+        assert self.passed([*kept, *dropped]) == kept
+
+    def test_a_decoded_body_loses_its_coding_and_length(self) -> None:
+        sent = [(b"Content-Encoding", b"gzip"), (b"Content-Length", b"5"), (b"a", b"1")]
+        assert self.passed(sent, decoded=True) == [(b"a", b"1")]
+
+    def test_a_status_without_a_body_has_no_length(self) -> None:
+        assert self.passed([(b"content-length", b"5"), (b"etag", b"e")], bodiless=True) == [
+            (b"etag", b"e")
+        ]
+
+    def test_our_own_headers_replace_an_upstreams_of_that_name(self) -> None:
+        sent = [(b"X-Tidegate-Action", b"theirs"), (b"a", b"1")]
+        assert self.passed(sent, added={"x-tidegate-action": "none"}) == [
+            (b"a", b"1"),
+            (b"x-tidegate-action", b"none"),
+        ]
 
 
 class TestErrors:
