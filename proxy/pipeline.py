@@ -136,7 +136,9 @@ class Pipeline:
             return turn.because(Reason.SUMMARY_FAILED)
 
     async def _sent(self, turn: Turn, own_work: OwnWork) -> _Sent:
-        body = await off_loop(turn.body_bytes, turn.body)
+        body = turn.request.body
+        if turn.surface.replaced:
+            body = await off_loop(turn.body_bytes, turn.body)
         self._records.asked(own_work)
         sifted = turn.request.usage_added
         request = provider_request(turn.caller, body, identity=own_work.answering or sifted)

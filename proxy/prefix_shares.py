@@ -19,6 +19,7 @@ class _Sent:
 
     hashes: tuple[int, ...]
     sizes: tuple[int, ...]
+    whole_bytes: int
 
 
 class PrefixShares:
@@ -34,14 +35,17 @@ class PrefixShares:
         if turn.view is None:
             return None
         key = (turn.scope.tenant, turn.conversation)
-        head = turn.request.raw_messages[: turn.request.head_length]
-        messages = (*head, *turn.raw_items)
-        now = _Sent(tuple(map(hash, messages)), tuple(map(len, messages)))
+        messages = turn.request.raw_messages
+        if turn.surface.replaced:
+            messages = (*messages[: turn.request.head_length], *turn.raw_items)
+        sizes = tuple(map(len, messages))
+        now = _Sent(tuple(map(hash, messages)), sizes, sum(sizes))
         before = self._before.get(key)
         self._before[key] = now
         if before is None or not before.hashes:
             return None
-        kept = sum(before.sizes[: alike(before.hashes, now.hashes)])
-        share = kept / max(sum(before.sizes), 1)
+        begun = alike(before.hashes, now.hashes)
+        left = sum(before.sizes[begun:])
+        share = (before.whole_bytes - left) / max(before.whole_bytes, 1)
         self._metrics.observe("tidegate_prefix_share", share)
         return share

@@ -202,7 +202,9 @@ class Surfaces:
 
     def bound(self, turn: Turn) -> int:
         """No count of what would be forwarded can exceed this: bytes, and the price of images."""
-        items = (*turn.request.head, *(item.message for item in turn.surface.items))
+        items: tuple[Message, ...] = ()
+        if turn.request.has_parts:
+            items = (*turn.request.head, *(item.message for item in turn.surface.items))
         return self._bound(turn, items, turn.body_bytes)
 
     def bound_as_sent(self, turn: Turn) -> int | None:
