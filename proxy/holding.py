@@ -8,7 +8,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 from proxy.core.errors import ProviderBroke, ProviderError
-from proxy.core.verdicts import Verdict, body_is_evidence
+from proxy.core.verdicts import Verdict, is_evidence
 from proxy.reply import Reply
 from proxy.tap import BodyTap, EventTap
 
@@ -47,14 +47,21 @@ async def hold(reply: Reply, *, hold_seconds: float) -> Opening:
     tap = reply.tap
     if reply.status >= 400 and isinstance(tap, BodyTap):
         return await _hold_error(reply, tap)
+    if reply.arrived or not hold_seconds:  # a timer costs more than the judging
+        return await _judged(reply)
     try:
-        async with asyncio.timeout(hold_seconds or None):
-            if isinstance(tap, EventTap):
-                return Opening(reply, await _first_events(reply, tap))
-            if isinstance(tap, BodyTap):
-                return Opening(reply, await _whole_body(reply, tap))
+        async with asyncio.timeout(hold_seconds):
+            return await _judged(reply)
     except TimeoutError:
-        pass
+        return Opening(reply, None)
+
+
+async def _judged(reply: Reply) -> Opening:
+    tap = reply.tap
+    if isinstance(tap, EventTap):
+        return Opening(reply, await _first_events(reply, tap))
+    if isinstance(tap, BodyTap):
+        return Opening(reply, await _whole_body(reply, tap))
     return Opening(reply, None)
 
 
@@ -88,8 +95,7 @@ async def _first_events(reply: Reply, tap: EventTap) -> Evidence | None:
 async def _whole_body(reply: Reply, tap: BodyTap) -> Evidence | None:
     while tap.kept_bytes <= MAX_HELD_BYTES and not tap.overflowed:
         if not await reply.hold():
-            body = tap.body()
-            if body_is_evidence(body):
-                return Evidence(reply.status, body, in_stream=False)
+            if is_evidence(tap.value):
+                return Evidence(reply.status, tap.body(), in_stream=False)
             return None
     return None

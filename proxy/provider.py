@@ -44,7 +44,8 @@ class Provider:
             ProviderTimeout: no response byte in time, or the upstream took none of ours.
         """
         response = await self._exchange(request)
-        return _reply(response, request, tap=None)
+        coding, _ = _content_headers(response)
+        return _reply(response, request, coding, tap=None)
 
     async def open_chat(self, request: ProviderRequest, *, hold_seconds: float) -> Opening:
         """The reply to a chat, held until its beginning is judged.
@@ -53,7 +54,8 @@ class Provider:
             ProviderError: as `send`; ProviderBroke when it broke off before anything was judged.
         """
         response = await self._exchange(request)
-        reply = _reply(response, request, tap=_chat_tap(response))
+        coding, kind = _content_headers(response)
+        reply = _reply(response, request, coding, tap=_chat_tap(response.status, kind))
         try:
             return await hold(reply, hold_seconds=hold_seconds)
         except BaseException:
@@ -93,11 +95,13 @@ class _Translating:
     def __init__(self, stream: ReplyStream) -> None:
         self._stream = stream
 
-    async def __anext__(self) -> bytes:
+    @property
+    def arrived(self) -> bool:
+        return self._stream.arrived
+
+    async def read(self) -> bytes:
         try:
-            return await anext(self._stream)
-        except StopAsyncIteration:
-            raise
+            return await self._stream.read()
         except aiohttp.SocketTimeoutError as exc:
             raise ProviderBroke("The provider sent nothing more within the time limit.") from exc
         except (OSError, aiohttp.ClientError, HttpProcessingError) as exc:
@@ -107,8 +111,10 @@ class _Translating:
         await self._stream.aclose()
 
 
-def _reply(response: Response, request: ProviderRequest, *, tap: Tap | None) -> Reply:
-    codings = codings_of(_header(response, b"content-encoding"))
+def _reply(
+    response: Response, request: ProviderRequest, coding: bytes, *, tap: Tap | None
+) -> Reply:
+    codings = codings_of(coding) if coding else ()
     undo = bool(codings) and not accepts(request.accepts, codings) and request.method != "HEAD"
     decoder = make_decoder(codings) if codings and (undo or tap is not None) else None
     if codings and decoder is None:
@@ -123,11 +129,11 @@ def _reply(response: Response, request: ProviderRequest, *, tap: Tap | None) -> 
     )
 
 
-def _chat_tap(response: Response) -> Tap | None:
-    media_type = _header(response, b"content-type").partition(b";")[0].strip().lower()
-    if response.status >= 400:
+def _chat_tap(status: int, content_type: bytes) -> Tap | None:
+    media_type = content_type.partition(b";")[0].strip().lower()
+    if status >= 400:
         return BodyTap(max_bytes=MAX_ERROR_BYTES)
-    if response.status != 200:
+    if status != 200:
         return None
     if media_type == b"text/event-stream":
         return EventTap()
@@ -136,9 +142,17 @@ def _chat_tap(response: Response) -> Tap | None:
     return None
 
 
-def _header(response: Response, name: bytes) -> bytes:
-    """The values of that (lower case) name, joined as one."""
-    return b", ".join(value for key, value in response.headers if key.lower() == name)
+def _content_headers(response: Response) -> tuple[bytes, bytes]:
+    """The values of Content-Encoding, joined as one, and of Content-Type."""
+    codings: list[bytes] = []
+    types: list[bytes] = []
+    for key, value in response.headers:
+        name = key.lower()
+        if name == b"content-type":
+            types.append(value)
+        elif name == b"content-encoding":
+            codings.append(value)
+    return b", ".join(codings), b", ".join(types)
 
 
 def _where(request: ProviderRequest) -> str:

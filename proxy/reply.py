@@ -24,8 +24,12 @@ MAX_TAPPED_BYTES = 64 << 20
 class ByteSource(Protocol):
     """Where a reply's bytes come from; a cancelled read loses nothing."""
 
-    async def __anext__(self) -> bytes:
-        """The bytes at hand, or those that come next."""
+    @property
+    def arrived(self) -> bool:
+        """Whether all of them are here, so that no read has to wait."""
+
+    async def read(self) -> bytes:
+        """The bytes at hand, or those that come next; empty at the end."""
 
     async def aclose(self) -> None:
         """Gives the source up. May be called more than once."""
@@ -77,7 +81,7 @@ class Reply:
         self._tapped_bytes = 0
         self._client_decoder: Decoder | None = None
         self._sieve: Sieve | None = None
-        self._pieces: Iterator[bytes] = iter(())
+        self._pieces: Iterator[bytes] | None = None
         self._held: deque[bytes] = deque()
         self._held_error: ProviderError | None = None
         self._at_end = False
@@ -91,6 +95,11 @@ class Reply:
     def decoded(self) -> bool:
         """Whether `read` gives bytes without the content coding that the headers name."""
         return self._client_decoder is not None
+
+    @property
+    def arrived(self) -> bool:
+        """Whether the whole reply is here, so that neither `read` nor `hold` has to wait."""
+        return self._at_end or self._source.arrived
 
     @property
     def is_event_stream(self) -> bool:
@@ -126,29 +135,32 @@ class Reply:
             ProviderBroke: the reply broke off; all bytes that came were given before.
         """
         while True:
-            piece = self._next_piece()
-            if piece is not None:
-                passing = piece if self._sieve is None else self._sieve.feed(piece)
-                if passing or self._sieve is None:
-                    self._passed_bytes += len(passing)
-                    return passing
-                continue
-            try:
-                chunk = self._held.popleft() if self._held else await self._pull_or_raise()
-            except ProviderError as exc:
-                rest = self._sifted_rest()
-                if not rest:
-                    raise
-                self._held_error = exc
-                return rest
-            if chunk is None:
-                rest = self._sifted_rest()
-                if rest:
+            piece = None if self._pieces is None else self._next_piece(self._pieces)
+            if piece is None:
+                try:
+                    piece = self._next_held() or (None if self._at_end else await self._pull())
+                except ProviderError as exc:
+                    self._finish(completed=False, broke=exc.message)
+                    rest = self._sifted_rest()
+                    if not rest:
+                        raise
+                    self._held_error = exc
                     return rest
-                self._finish(completed=True, broke=None)
-                return None
-            decoder = self._client_decoder
-            self._pieces = decoder.feed(chunk) if decoder is not None else iter((chunk,))
+                if piece is None:
+                    rest = self._sifted_rest()
+                    if rest:
+                        return rest
+                    self._finish(completed=True, broke=None)
+                    return None
+                if self._client_decoder is not None:
+                    self._pieces = self._client_decoder.feed(piece)
+                    continue
+            if self._sieve is not None:
+                piece = self._sieve.feed(piece)
+                if not piece:
+                    continue
+            self._passed_bytes += len(piece)
+            return piece
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """The bytes for the client, as `read` gives them."""
@@ -219,22 +231,18 @@ class Reply:
         finally:
             self._finish(completed=False, broke=None)
 
-    async def _pull_or_raise(self) -> bytes | None:
-        try:
-            if self._held_error is not None:
-                raise self._held_error
-            if self._at_end:
-                return None
-            return await self._pull()
-        except ProviderError as exc:
-            self._finish(completed=False, broke=exc.message)
-            raise
+    def _next_held(self) -> bytes | None:
+        """What was held and not yet given; after it the break, if holding met one."""
+        if self._held:
+            return self._held.popleft()
+        if self._held_error is not None:
+            raise self._held_error
+        return None
 
     async def _pull(self) -> bytes | None:
         """The next bytes as they came; None when the reply ended and is whole."""
-        try:
-            chunk = await anext(self._source)
-        except StopAsyncIteration:
+        chunk = await self._source.read()
+        if not chunk:
             self._at_end = True
             await self._source.aclose()
             self._judge_end()
@@ -262,11 +270,11 @@ class Reply:
             logger.warning("reply_coding_wrong status=%d", self.status)
             self.tap = None
 
-    def _next_piece(self) -> bytes | None:
+    def _next_piece(self, pieces: Iterator[bytes]) -> bytes | None:
         """What is left of the last chunk: each piece is decoded when the client has taken those
         before it, so that a small chunk never becomes a large one in memory."""
         try:
-            return next(self._pieces, None)
+            return next(pieces, None)
         except CodingError as exc:
             broke = _not_that_coding()
             self._finish(completed=False, broke=broke.message)
@@ -305,11 +313,17 @@ class LocalSource:
         """The chunks, in order."""
         self._chunks = deque(chunks)
 
-    async def __anext__(self) -> bytes:
-        """The next chunk."""
-        if not self._chunks:
-            raise StopAsyncIteration
-        return self._chunks.popleft()
+    @property
+    def arrived(self) -> bool:
+        """All of them were here from the start."""
+        return True
+
+    async def read(self) -> bytes:
+        """The next chunk that is not empty."""
+        while self._chunks:
+            if chunk := self._chunks.popleft():
+                return chunk
+        return b""
 
     async def aclose(self) -> None:
         """Nothing is open."""

@@ -154,7 +154,9 @@ class BodyTap:
         self.overflowed = False
         self._kept = bytearray()
         self._max_bytes = max_bytes
+        self._is_read = False
         self._value: Any = None
+        self._reported: Any = None
 
     def feed(self, piece: bytes) -> None:
         """Takes decoded bytes."""
@@ -174,10 +176,18 @@ class BodyTap:
         """How much was kept."""
         return len(self._kept)
 
+    @property
+    def value(self) -> Any:
+        """What was kept, as JSON; None where it is none. Read once, when nothing more comes."""
+        if not self._is_read:
+            self._is_read = True
+            self._value = decode_json(self.body())
+        return self._value
+
     def end(self) -> None:
-        """Reads the body."""
+        """Reads the body, if it names anything that is read from it."""
         if _USAGE.search(self._kept) or _FINISH.search(self._kept):
-            self._value = decode_json(bytes(self._kept))
+            self._reported = self.value
 
     @property
     def broken(self) -> str | None:
@@ -187,9 +197,9 @@ class BodyTap:
     @property
     def usage(self) -> Mapping[str, Any] | None:
         """The usage of the body."""
-        return usage_of(self._value)
+        return usage_of(self._reported)
 
     @property
     def finish_reason(self) -> str | None:
         """The finish reason of the body."""
-        return finish_reason_of(self._value)
+        return finish_reason_of(self._reported)

@@ -6,19 +6,29 @@ these is switched off here. Chunks are handed on as they arrive.
 
 import asyncio
 import ssl
+import weakref
 from collections.abc import AsyncIterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
-from types import SimpleNamespace
-from typing import Self
+from functools import lru_cache
 
 import aiohttp
 import certifi
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.connector import Connection
+from aiohttp.tracing import Trace
 from yarl import URL
 
 from proxy.relay import ProviderRequest
 
-# Larger bodies go out in slices, so that a write that makes no progress is noticed.
-WRITE_SLICE_BYTES = 1 << 16
+# aiohttp waits for the kernel once 64 KB are on their way, headers counted: a smaller body is
+# written at once, a larger one in slices and watched.
+WRITTEN_AT_ONCE_BYTES = 1 << 15
+# Under TLS progress shows only slice by slice.
+_SLICE_BYTES = 1 << 18
+# How often within the write limit it is looked whether the upstream takes anything.
+_LOOKS = 4
 
 # Idle connections are kept less long than the usual server keeps them (nginx 75 s, uvicorn 5 s:
 # those that close first are met by the one retry on a fresh connection).
@@ -54,35 +64,71 @@ class Timeouts:
 class ReplyStream:
     """A reply's body: each read gives what has arrived. A cancelled read loses nothing."""
 
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
+    def __init__(self, response: aiohttp.ClientResponse, between_seconds: float) -> None:
         """The stream owns the response, and through it the connection."""
         self._response = response
+        self._content = response.content
+        self._between_seconds = between_seconds
+        self._loop = asyncio.get_running_loop()
+        self._waiting_since: float | None = None
+        self._next_look: asyncio.TimerHandle | None = None
+        self._protocol: ResponseHandler | None = None
         self._lost: asyncio.Future[None] | None = None
         connection = response.connection
         if connection is not None and connection.protocol is not None:
-            self._lost = connection.protocol.closed
+            self._protocol = connection.protocol
+            self._protocol.read_timeout = between_seconds
+            self._lost = self._protocol.closed
         if self._lost is not None:
             self._lost.add_done_callback(self._tell_lost)
 
-    def __aiter__(self) -> Self:
-        """Itself: one body is read once."""
-        return self
+    @property
+    def arrived(self) -> bool:
+        """Whether all of it is here, so that no read has to wait."""
+        return self._content.is_eof()
 
-    async def __anext__(self) -> bytes:
-        """The bytes at hand, or those that come next."""
-        chunk = await self._response.content.readany()
-        if not chunk:
-            raise StopAsyncIteration
-        return chunk
+    async def read(self) -> bytes:
+        """The bytes at hand, or those that come next; empty at the end."""
+        if self._protocol is not None:
+            chunk = await self._content.readany()
+            self._time_gaps(self._protocol)
+            return chunk
+        self._waiting_since = self._loop.time()
+        try:
+            return await self._content.readany()
+        finally:
+            self._waiting_since = None
 
     async def aclose(self) -> None:
         """Gives the connection back after a whole body, closes it otherwise. Never waits."""
+        if self._next_look is not None:
+            self._next_look.cancel()
+            self._next_look = None
         if self._lost is not None:
             self._lost.remove_done_callback(self._tell_lost)
-        if self._response.content.is_eof() and not self._response.content.exception():
+            self._lost = None
+        if self._content.is_eof() and not self._content.exception():
             self._response.release()
         else:
             self._response.close()
+
+    def _time_gaps(self, protocol: ResponseHandler) -> None:
+        """From the first bytes on the gaps are timed here: aiohttp makes a timer for each packet,
+        this makes one for all, which looks again when a gap could have become too long."""
+        protocol.read_timeout = None
+        self._protocol = None
+        if self._between_seconds and not self._content.is_eof():
+            self._next_look = self._loop.call_later(self._between_seconds, self._look)
+
+    def _look(self) -> None:
+        """Ends a reader's waiting that has lasted too long."""
+        now = self._loop.time()
+        since = now if self._waiting_since is None else self._waiting_since
+        due = since + self._between_seconds
+        if due > now:
+            self._next_look = self._loop.call_at(due, self._look)
+        else:
+            self._content.set_exception(aiohttp.SocketTimeoutError("nothing came in time"))
 
     def _tell_lost(self, lost: asyncio.Future[None]) -> None:
         """Wakes a reader whose connection has closed.
@@ -92,9 +138,10 @@ class ReplyStream:
         """
         if not lost.cancelled():
             lost.exception()
-        content = self._response.content
-        if not content.is_eof() and content.exception() is None:
-            content.set_exception(aiohttp.ClientPayloadError("the connection closed in mid-body"))
+        if not self._content.is_eof() and self._content.exception() is None:
+            self._content.set_exception(
+                aiohttp.ClientPayloadError("the connection closed in mid-body")
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,39 +173,63 @@ class Transport:
             connect=timeouts.connect_seconds, sock_read=timeouts.first_byte_seconds
         )
         context = context or _ssl_context()
-        reuses = aiohttp.TraceConfig()
-        reuses.on_connection_reuseconn.append(_mark_reused)
-        self._fresh = _session(context, max_connections, _FRESH_ONLY_SECONDS, ())
-        self._pooled = _session(context, max_connections, KEEPALIVE_SECONDS, (reuses,))
+        self._fresh = _session(
+            aiohttp.TCPConnector(
+                limit=max_connections, ssl=context, keepalive_timeout=_FRESH_ONLY_SECONDS
+            )
+        )
+        self._pooled = _session(
+            _Pool(limit=max_connections, ssl=context, keepalive_timeout=KEEPALIVE_SECONDS)
+        )
 
     async def send(self, request: ProviderRequest, *, fresh: bool = False) -> Response:
         """Sends the request, waits for the reply's headers. `fresh`: over no pooled connection."""
-        attempt = _Attempt()
         session = self._fresh if fresh else self._pooled
-        url = URL(request.origin + request.target, encoded=True)
+        body = request.body
+        _reused.set(False)
         try:
-            async with asyncio.timeout(None) as write_limit:
-                response = await session.request(
-                    request.method,
-                    url,
-                    headers=[(_text(name), _text(value)) for name, value in request.headers],
-                    data=_body(request.body, write_limit, self._write_seconds),
-                    allow_redirects=False,
-                    timeout=self._timeout,
-                    trace_request_ctx=attempt,
-                )
-        except TimeoutError as exc:
-            if write_limit.expired():
-                raise WriteStalled from exc
-            raise
+            if isinstance(body, bytes) and len(body) <= WRITTEN_AT_ONCE_BYTES:
+                response = await self._request(session, request, body or None)
+            else:
+                response = await self._request_watched(session, request, body)
         except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as exc:
-            if attempt.reused and _before_any_byte(exc):
+            if _reused.get() and _before_any_byte(exc):
                 raise StaleConnection from exc
             raise
-        connection = response.connection
-        if connection is not None and connection.protocol is not None:
-            connection.protocol.read_timeout = self._between_seconds
-        return Response(response.status, response.raw_headers, ReplyStream(response))
+        stream = ReplyStream(response, self._between_seconds)
+        return Response(response.status, response.raw_headers, stream)
+
+    async def _request(
+        self, session: aiohttp.ClientSession, request: ProviderRequest, data: object
+    ) -> aiohttp.ClientResponse:
+        return await session.request(
+            request.method,
+            URL(request.origin + request.target, encoded=True),
+            headers=[(_name(name), _text(value)) for name, value in request.headers],
+            data=data,
+            allow_redirects=False,
+            timeout=self._timeout,
+        )
+
+    async def _request_watched(
+        self,
+        session: aiohttp.ClientSession,
+        request: ProviderRequest,
+        body: bytes | AsyncIterator[bytes],
+    ) -> aiohttp.ClientResponse:
+        """For a body that the upstream may stop taking."""
+        try:
+            async with asyncio.timeout(None) as limit:
+                watched = (
+                    _LargeBody(body, limit, self._write_seconds)
+                    if isinstance(body, bytes)
+                    else _watched(body, limit, self._write_seconds)
+                )
+                return await self._request(session, request, watched)
+        except TimeoutError as exc:
+            if limit.expired():
+                raise WriteStalled from exc
+            raise
 
     async def aclose(self) -> None:
         """Closes both pools."""
@@ -166,19 +237,30 @@ class Transport:
         await self._pooled.close()
 
 
-class _Attempt:
-    __slots__ = ("reused",)
-
-    def __init__(self) -> None:
-        self.reused = False
+# Whether this task's request went over a connection that an earlier request had used.
+_reused: ContextVar[bool] = ContextVar("reused", default=False)
 
 
-async def _mark_reused(
-    session: aiohttp.ClientSession,
-    context: SimpleNamespace,
-    params: aiohttp.TraceConnectionReuseconnParams,
-) -> None:
-    context.trace_request_ctx.reused = True
+class _Pool(aiohttp.TCPConnector):
+    """Connections that are kept, of which it is known whether they were used before."""
+
+    def __init__(self, *, limit: int, ssl: ssl.SSLContext, keepalive_timeout: float) -> None:
+        super().__init__(limit=limit, ssl=ssl, keepalive_timeout=keepalive_timeout)
+        self._used = weakref.WeakSet[ResponseHandler]()
+
+    async def connect(
+        self,
+        req: aiohttp.ClientRequest,
+        traces: list[Trace],
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109  # aiohttp's own signature
+    ) -> Connection:
+        connection = await super().connect(req, traces, timeout)
+        protocol = connection.protocol
+        if protocol in self._used:
+            _reused.set(True)
+        elif protocol is not None:
+            self._used.add(protocol)
+        return connection
 
 
 def _ssl_context() -> ssl.SSLContext:
@@ -186,16 +268,9 @@ def _ssl_context() -> ssl.SSLContext:
     return ssl.create_default_context(cafile=certifi.where())
 
 
-def _session(
-    context: ssl.SSLContext,
-    max_connections: int,
-    keepalive_seconds: float,
-    traces: tuple[aiohttp.TraceConfig, ...],
-) -> aiohttp.ClientSession:
+def _session(connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(
-            limit=max_connections, ssl=context, keepalive_timeout=keepalive_seconds
-        ),
+        connector=connector,
         cookie_jar=aiohttp.DummyCookieJar(),
         skip_auto_headers=_AUTO_HEADERS,
         auto_decompress=False,
@@ -204,7 +279,6 @@ def _session(
         max_line_size=_MAX_HEADER_BYTES,
         max_field_size=_MAX_HEADER_BYTES,
         max_headers=_MAX_HEADERS,
-        trace_configs=list(traces),
     )
 
 
@@ -216,6 +290,12 @@ def _text(raw: bytes) -> str:
         return raw.decode("latin-1")
 
 
+@lru_cache(maxsize=512)
+def _name(raw: bytes) -> str:
+    """The text of a header's name, of which there are few."""
+    return _text(raw)
+
+
 def _before_any_byte(error: aiohttp.ClientError) -> bool:
     """Whether the connection closed with nothing of a response read."""
     return not (isinstance(error, aiohttp.ServerDisconnectedError) and _partly_read(error))
@@ -225,22 +305,45 @@ def _partly_read(error: aiohttp.ServerDisconnectedError) -> bool:
     return not isinstance(error.message, str)
 
 
-def _body(
-    body: bytes | AsyncIterator[bytes], limit: asyncio.Timeout, write_seconds: float
-) -> bytes | AsyncIterator[bytes] | None:
-    """The body in the form that sends it best: none, whole, or watched slice by slice."""
-    if not isinstance(body, bytes):
-        return _watched(body, limit, write_seconds)
-    if len(body) <= WRITE_SLICE_BYTES:
-        return body or None
-    return _watched(slices(body), limit, write_seconds)
+class _LargeBody(aiohttp.Payload):
+    """A whole body written in slices. What the transport still holds of it tells whether the
+    upstream takes anything; when it does not for the write limit, the request's limit is over."""
 
+    def __init__(self, body: bytes, limit: asyncio.Timeout, write_seconds: float) -> None:
+        super().__init__(body)
+        self._size = len(body)
+        self._limit = limit
+        self._write_seconds = write_seconds
+        self._loop = asyncio.get_running_loop()
+        self._next_look: asyncio.TimerHandle | None = None
+        self._taken_bytes = 0
+        self._taken_at = 0.0
 
-async def slices(whole: bytes) -> AsyncIterator[bytes]:
-    """A large body in slices."""
-    view = memoryview(whole)
-    for start in range(0, len(view), WRITE_SLICE_BYTES):
-        yield bytes(view[start : start + WRITE_SLICE_BYTES])
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        return str(self._value, encoding, errors)
+
+    async def write(self, writer: AbstractStreamWriter) -> None:
+        body = memoryview(self._value)
+        self._look(writer)
+        try:
+            # aiohttp copies the headers and the first slice into one.
+            await writer.write(body[:WRITTEN_AT_ONCE_BYTES])
+            for start in range(WRITTEN_AT_ONCE_BYTES, len(body), _SLICE_BYTES):
+                await writer.write(body[start : start + _SLICE_BYTES])
+        finally:
+            if self._next_look is not None:
+                self._next_look.cancel()
+
+    def _look(self, writer: AbstractStreamWriter) -> None:
+        now = self._loop.time()
+        held = 0 if writer.transport is None else writer.transport.get_write_buffer_size()
+        taken_bytes = writer.output_size - held
+        if self._next_look is None or taken_bytes != self._taken_bytes:
+            self._taken_bytes, self._taken_at = taken_bytes, now
+        elif now - self._taken_at >= self._write_seconds:
+            _reschedule(self._limit, now)
+            return
+        self._next_look = self._loop.call_later(self._write_seconds / _LOOKS, self._look, writer)
 
 
 async def _watched(

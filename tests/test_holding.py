@@ -24,9 +24,13 @@ class Source:
         self.chunks = deque(chunks)
         self.closed = 0
 
-    async def __anext__(self) -> bytes:
+    @property
+    def arrived(self) -> bool:
+        return False
+
+    async def read(self) -> bytes:
         if not self.chunks:
-            raise StopAsyncIteration
+            return b""
         if self.chunks[0] is ...:
             await asyncio.Event().wait()
         chunk = self.chunks.popleft()

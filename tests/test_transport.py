@@ -12,13 +12,12 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from proxy.relay import ProviderRequest
 from proxy.transport import (
-    WRITE_SLICE_BYTES,
+    WRITTEN_AT_ONCE_BYTES,
     Response,
     StaleConnection,
     Timeouts,
     Transport,
     WriteStalled,
-    slices,
 )
 from tests.raw_provider import RawConnection, RawProvider
 
@@ -40,7 +39,7 @@ def request(
 async def read(response: Response, got: list[bytes] | None = None) -> bytes:
     chunks = got if got is not None else []
     try:
-        async for chunk in response.stream:
+        while chunk := await response.stream.read():
             chunks.append(chunk)
         return b"".join(chunks)
     finally:
@@ -164,11 +163,10 @@ class TestReplies:
 
         async with RawProvider(handler) as provider:
             response = await transport.send(request(provider.url))
-            chunks = aiter(response.stream)
             for index in range(3):
                 go.release()
-                assert await asyncio.wait_for(anext(chunks), 5) == b"%d\n" % index
-            assert [chunk async for chunk in chunks] == []
+                assert await asyncio.wait_for(response.stream.read(), 5) == b"%d\n" % index
+            assert await read(response) == b""
 
     async def test_a_cancelled_read_loses_nothing(self, transport: Transport) -> None:
         go = threading.Event()
@@ -181,11 +179,10 @@ class TestReplies:
 
         async with RawProvider(handler) as provider:
             response = await transport.send(request(provider.url))
-            chunks = aiter(response.stream)
             with pytest.raises(TimeoutError):
-                await asyncio.wait_for(anext(chunks), 0.05)
+                await asyncio.wait_for(response.stream.read(), 0.05)
             go.set()
-            assert b"".join([chunk async for chunk in chunks]) == b"ok"
+            assert await read(response) == b"ok"
 
     async def test_closing_before_the_end_closes_the_connection(self, transport: Transport) -> None:
         closed: list[bool] = []
@@ -233,11 +230,10 @@ class TestReplies:
 
         async with RawProvider(handler) as provider:
             response = await transport.send(request(provider.url))
-            chunks = aiter(response.stream)
-            assert await anext(chunks) == b"short"
+            assert await response.stream.read() == b"short"
             go.set()
             with pytest.raises((aiohttp.ClientError, HttpProcessingError)):
-                await anext(chunks)
+                await response.stream.read()
             await response.stream.aclose()
 
     async def test_a_silent_body_ends_at_the_limit_between_bytes(
@@ -254,6 +250,39 @@ class TestReplies:
             response = await transport.send(request(provider.url))
             with pytest.raises(aiohttp.SocketTimeoutError):
                 await read(response)
+
+    async def test_a_body_that_takes_longer_than_the_limit_without_a_long_gap_is_whole(
+        self,
+    ) -> None:
+        def handler(connection: RawConnection) -> None:
+            connection.read_head()
+            connection.send(b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n")
+            for _ in range(8):
+                threading.Event().wait(0.1)
+                connection.send(b"x")
+
+        limits = Timeouts(first_byte_seconds=5, between_bytes_seconds=0.4)
+        async with RawProvider(handler) as provider, limited(limits) as transport:
+            response = await transport.send(request(provider.url))
+            assert await read(response) == b"x" * 8
+
+    async def test_while_nobody_reads_no_gap_is_counted(self) -> None:
+        def handler(connection: RawConnection) -> None:
+            connection.read_head()
+            connection.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nx")
+            go.wait(10)
+            connection.send(b"y")
+
+        go = threading.Event()
+        limits = Timeouts(first_byte_seconds=5, between_bytes_seconds=0.2)
+        async with RawProvider(handler) as provider, limited(limits) as transport:
+            response = await transport.send(request(provider.url))
+            assert await response.stream.read() == b"x"
+            longer, loop = asyncio.Event(), asyncio.get_running_loop()
+            loop.call_later(2 * limits.between_bytes_seconds, longer.set)
+            await longer.wait()
+            go.set()
+            assert await read(response) == b"y"
 
 
 class TestConnections:
@@ -405,8 +434,23 @@ class TestWriting:
         assert b"transfer-encoding: chunked" in seen[0].lower()
         assert b"".join(seen[1:]) == b"3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n"
 
-    async def test_a_whole_body_comes_in_slices(self) -> None:
-        body = os.urandom(WRITE_SLICE_BYTES * 2 + 1)
-        pieces = [piece async for piece in slices(body)]
-        assert [len(piece) for piece in pieces] == [WRITE_SLICE_BYTES, WRITE_SLICE_BYTES, 1]
-        assert b"".join(pieces) == body
+    @pytest.mark.parametrize(
+        "size",
+        [0, 1, WRITTEN_AT_ONCE_BYTES, WRITTEN_AT_ONCE_BYTES + 1, 1 << 16, (1 << 20) + 1],
+    )
+    async def test_a_whole_body_arrives_as_it_is(self, transport: Transport, size: int) -> None:
+        body = os.urandom(size)
+        seen: list[tuple[bytes, bytes]] = []
+
+        def handler(connection: RawConnection) -> None:
+            seen.append(connection.read_request())
+            connection.send(OK)
+
+        length = (b"content-length", b"%d" % size)
+        async with RawProvider(handler) as provider:
+            sent = request(provider.url, body=body, headers=[length])
+            assert await read(await transport.send(sent)) == b"ok"
+        head, arrived = seen[0]
+        assert arrived == body
+        assert head.lower().count(b"content-length: %d" % size) == 1
+        assert b"transfer-encoding" not in head.lower()

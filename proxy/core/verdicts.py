@@ -38,22 +38,22 @@ def decode_json(data: bytes) -> Any:
 
 def choices_of(value: Any) -> Iterator[Mapping[str, Any]]:
     """The choices that are objects; none for `choices: null`, a missing key, or any other shape."""
-    choices = value.get("choices") if isinstance(value, Mapping) else None
+    choices = value.get("choices") if isinstance(value, dict) else None
     for choice in choices if isinstance(choices, list) else ():
-        if isinstance(choice, Mapping):
+        if isinstance(choice, dict):
             yield choice
 
 
 def usage_of(value: Any) -> Mapping[str, Any] | None:
     """The usage object that is not empty, also where a vendor puts it inside the first choice."""
-    if not isinstance(value, Mapping):
+    if not isinstance(value, dict):
         return None
     usage = value.get("usage")
-    if isinstance(usage, Mapping) and usage:
+    if isinstance(usage, dict) and usage:
         return usage
     for choice in choices_of(value):
         usage = choice.get("usage")
-        if isinstance(usage, Mapping) and usage:
+        if isinstance(usage, dict) and usage:
             return usage
     return None
 
@@ -74,7 +74,7 @@ def carries_output(value: Any) -> bool:
             return True
         for key in ("delta", "message"):
             part = choice.get(key)
-            if isinstance(part, Mapping) and any(
+            if isinstance(part, dict) and any(
                 part.get(field) for field in (*_OUTPUT_FIELDS, *REASONING_FIELDS)
             ):
                 return True
@@ -92,7 +92,7 @@ def looks_like_error(value: Any) -> bool:
     """Whether a body or an event carries an error, in any envelope that providers use."""
     if isinstance(value, list):  # Gemini wraps its error in a one-element array
         return len(value) == 1 and not isinstance(value[0], list) and looks_like_error(value[0])
-    if not isinstance(value, Mapping):
+    if not isinstance(value, dict):
         return False
     if value.get("error") or value.get("errors"):
         return True
@@ -101,10 +101,10 @@ def looks_like_error(value: Any) -> bool:
     if any(isinstance(value.get(key), str) for key in ("error_type", "error_message", "error_msg")):
         return True
     base = value.get("base_resp")
-    if isinstance(base, Mapping) and base.get("status_code") not in _ZERO_CODES:
+    if isinstance(base, dict) and base.get("status_code") not in _ZERO_CODES:
         return True
     response = value.get("Response")
-    if isinstance(response, Mapping) and response.get("Error"):
+    if isinstance(response, dict) and response.get("Error"):
         return True
     if value.get("error_code") not in _ZERO_CODES:
         return True
@@ -129,9 +129,8 @@ def window_exceeded(value: Any) -> bool:
     return finish_reason_of(value) in (WINDOW_EXCEEDED, "length")
 
 
-def body_is_evidence(body: bytes) -> bool:
-    """Whether a whole JSON body of status 200 says that something went wrong."""
-    value = decode_json(body)
+def is_evidence(value: Any) -> bool:
+    """Whether a whole body of status 200, read as JSON, says that something went wrong."""
     return looks_like_error(value) or window_exceeded(value)
 
 

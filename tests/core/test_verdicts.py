@@ -9,11 +9,11 @@ from proxy.core.sse import Event
 from proxy.core.verdicts import (
     FirstEvents,
     Verdict,
-    body_is_evidence,
     carries_output,
     decode_json,
     event_verdict,
     finish_reason_of,
+    is_evidence,
     looks_like_error,
     usage_of,
 )
@@ -195,7 +195,7 @@ def test_an_end_decides_nothing_by_itself() -> None:
     ],
 )
 def test_a_body_that_is_evidence(value: Any) -> None:
-    assert body_is_evidence(json.dumps(value).encode())
+    assert is_evidence(value)
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_a_body_that_is_evidence(value: Any) -> None:
     ],
 )
 def test_a_body_that_is_an_answer(value: Any) -> None:
-    assert not body_is_evidence(json.dumps(value).encode())
+    assert not is_evidence(value)
 
 
 @pytest.mark.parametrize("value", [None, 3, "x", [], [[]], {}, {"choices": 3}, {"usage": 3}])
