@@ -16,6 +16,8 @@ NOT_COMPACTED = 1
 DEFAULT_URL = "http://127.0.0.1:8080"
 # A summary may take its whole deadline in several parts; the proxy ends it, not we.
 TIMEOUT_SECONDS = 600.0
+# The proxy's own refusal, and a summary that failed: its provider may have wanted a key.
+_FOR_WANT_OF_A_KEY = frozenset({401, 502})
 
 
 def compact(
@@ -55,7 +57,9 @@ def compact(
     if reply.status_code != 200:
         error = answer.get("error") if isinstance(answer, dict) else None
         said = error.get("message") if isinstance(error, dict) else f"status {reply.status_code}"
-        _exit(f"not compacted: {said}")
+        keyless = not key and reply.status_code in _FOR_WANT_OF_A_KEY
+        hint = " (no key was sent: give one with --key or OPENAI_API_KEY)" if keyless else ""
+        _exit(f"not compacted: {said}{hint}")
     messages = answer.pop("messages")
     typer.echo(json.dumps(messages, ensure_ascii=False, indent=2))
     typer.echo(_said(answer), err=True)

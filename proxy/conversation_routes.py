@@ -19,7 +19,7 @@ from proxy.in_flight import InFlight
 from proxy.logged import ConversationNotFound, Logged
 from proxy.management import answer
 from proxy.meter import Meter
-from proxy.paging import limit_of, place_of
+from proxy.paging import flag_of, limit_of, place_of
 from proxy.store.store import Conversation, Store
 from proxy.wire import decode, encode
 
@@ -159,7 +159,7 @@ class ConversationRoutes:
         conversation = await self._one(request, access)
         limit = limit_of(request, default=EVENTS, most=EVENTS_MOST)
         after = place_of(request, "after")
-        newest = request.query_params.get("newest") == "true"
+        newest = flag_of(request, "newest")
         found = await self._store.events(
             conversation.tenant, conversation.id, limit=limit, after=after, newest=newest
         )

@@ -1,4 +1,4 @@
-"""What a listing may be asked for: how much, and from where on. All bounds stand here."""
+"""What a listing may be asked for: how much, from where on, from which end. All bounds are here."""
 
 from starlette.requests import Request
 
@@ -19,6 +19,14 @@ def limit_of(request: Request, *, default: int, most: int) -> int:
 def place_of(request: Request, name: str, *, default: int = 0) -> int:
     """A place in a listing, such as `after`; raises as `limit_of`."""
     return _number(request, name, default, least=0, most=MAX_PLACE)
+
+
+def flag_of(request: Request, name: str) -> bool:
+    """Whether the query sets the flag; raises as `limit_of` for anything but true and false."""
+    text = request.query_params.get(name, "false")
+    if text not in ("true", "false"):
+        raise refused(f"{name} must be true or false.", name)
+    return text == "true"
 
 
 def _number(request: Request, name: str, default: int, *, least: int, most: int) -> int:

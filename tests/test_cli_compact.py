@@ -55,6 +55,16 @@ def test_nothing_to_compact_is_no_failure(tmp_path: Path) -> None:
     assert "not_enough_messages" in ran.stderr
 
 
+def test_who_sends_no_key_where_one_is_wanted_is_told_how(tmp_path: Path) -> None:
+    file = saved(tmp_path, {"messages": MESSAGES, "model": "gpt-4o"})
+    with walking(server={"client_keys": ["secret"]}) as walk:
+        url = str(walk.client.base_url)
+        keyless, wrong = run(file, "--url", url), run(file, "--url", url, "--key", "other")
+    assert (keyless.exit_code, wrong.exit_code) == (1, 1)
+    assert "--key or OPENAI_API_KEY" in keyless.stderr
+    assert "--key or OPENAI_API_KEY" not in wrong.stderr
+
+
 def test_a_refusal_is_said_in_its_own_words(tmp_path: Path) -> None:
     with walking(None) as walk:
         url = str(walk.client.base_url)
