@@ -4,12 +4,11 @@ which replacement applies; the fingerprint chain alone does."""
 import logging
 import time
 import uuid
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from cachetools import LRUCache, TTLCache
-
 from proxy.core.errors import StoreUnavailable
+from proxy.core.newest import Newest
 from proxy.store.store import LoggedMessage, Store
 from proxy.store.store import Turn as LoggedTurn
 from proxy.turn import Turn
@@ -46,9 +45,9 @@ class Conversations:
         self._log_turn = log_turn
         self._keeping = keeping
         self._clock = clock
-        self._names: MutableMapping[tuple[str, bytes], str] = LRUCache(NAMES_REMEMBERED)
-        self._told: TTLCache[tuple[str, bytes], bool] = TTLCache(TOLD_REMEMBERED, TOLD_SECONDS)
-        self._last: MutableMapping[tuple[str, str], bytes] = LRUCache(NAMES_REMEMBERED)
+        self._names: Newest[tuple[str, bytes], str] = Newest(NAMES_REMEMBERED)
+        self._last: Newest[tuple[str, str], bytes] = Newest(NAMES_REMEMBERED)
+        self._told: Newest[tuple[str, bytes], float] = Newest(TOLD_REMEMBERED)  # until when
 
     async def named(self, turn: Turn) -> Turn:
         """The turn with its conversation: as asked, as found by its chain, or a new one."""
@@ -60,7 +59,7 @@ class Conversations:
             if known is not None:
                 return turn.having(conversation=known)
         found = None
-        if turn.chain:
+        if turn.chain and not turn.unrecorded:
             try:
                 found = await self._store.find_conversation(tenant, turn.root, turn.chain)
             except StoreUnavailable:
@@ -105,8 +104,8 @@ class Conversations:
         before = self._last.get((tenant, name))
         if before is not None and self._names.get((tenant, before)) == name:
             del self._names[tenant, before]
-        self._last[tenant, name] = last
-        self._names[tenant, last] = name
+        self._last.put((tenant, name), last)
+        self._names.put((tenant, last), name)
 
     def _unlogged(self, turn: Turn) -> Sequence[LoggedMessage]:
         chain, raw = turn.chain, turn.request.raw_history
@@ -127,11 +126,12 @@ class Conversations:
         Should the log have lost it, it asks for all of the history again.
         """
         start = self._store.unlogged(tenant, chain)
+        now = time.monotonic()
         for position in range(len(chain), max(start, len(chain) - RECENT_MESSAGES), -1):
-            if (tenant, chain[position - 1]) in self._told:
+            if self._told.get((tenant, chain[position - 1]), now) > now:
                 start = position
                 break
-        self._told[tenant, chain[-1]] = True
+        self._told.put((tenant, chain[-1]), now + TOLD_SECONDS)
         return start
 
 

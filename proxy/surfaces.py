@@ -27,7 +27,7 @@ from proxy.model_rules import ModelRules
 from proxy.off_loop import off_loop
 from proxy.recent import Reading, Recent
 from proxy.relay import Caller
-from proxy.store.store import Store
+from proxy.store.store import Recorded, Store
 from proxy.turn import Counted, Turn, raw_items
 from proxy.wire import ChatRequest
 
@@ -64,20 +64,23 @@ class Surfaces:
         """
         scope = Scope(caller.tenant, caller.upstream.name, request.model)
         request, reading = await self._read(scope.tenant, request)
+        chain = reading.chain if logged_chain is None else logged_chain
+        recorded = self._store.recorded(scope, chain[0]) if chain else Recorded(False, False)
         turn = Turn(
             request=request,
             caller=caller,
             scope=scope,
             pairing=reading.pairing,
-            chain=reading.chain if logged_chain is None else logged_chain,
+            chain=chain,
             meanings=reading.meanings,
             applied=(),
             surface=reading.surface,
             raw_items=request.raw_history,
             rules=rules,
             from_log=logged_chain is not None,
+            unrecorded=not recorded.conversations,
         )
-        return await self.refresh(turn)
+        return await self.refresh(turn) if recorded.replacements else turn
 
     async def _read(self, tenant: str, request: ChatRequest) -> tuple[ChatRequest, Reading]:
         """The history without its replacements; what it begins with may be known. The request then

@@ -50,6 +50,7 @@ class Turn(msgspec.Struct, frozen=True):
     reason: Reason | None = None
     degraded: str | None = None
     summary_tokens: int = 0
+    unrecorded: bool = False  # when it came in, surely no conversation in the store began like it
     from_log: bool = False  # read from the log: images may be stood for by their hashes
 
     @property

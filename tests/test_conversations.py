@@ -74,6 +74,19 @@ async def test_after_a_restart_the_name_comes_from_the_store(tmp_path: Path) -> 
         assert await Named(made).ask(GROWN) == first
 
 
+async def test_what_no_conversation_began_like_is_not_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def asked(*arguments: Any) -> Any:
+        raise AssertionError("asked")
+
+    monkeypatch.setattr(SqlStore, "find_conversation", asked)
+    async with bench(tmp_path) as made:
+        turn = await made.turn(GROWN)
+        assert turn.unrecorded
+        assert (await Named(made).conversations.named(turn)).conversation
+
+
 async def test_without_a_store_there_is_a_new_name_and_a_mark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,7 +95,8 @@ async def test_without_a_store_there_is_a_new_name_and_a_mark(
 
     monkeypatch.setattr(SqlStore, "find_conversation", gone)
     async with bench(tmp_path) as made:
-        turn = await Named(made).conversations.named(await made.turn(GROWN))
+        turn = (await made.turn(GROWN)).having(unrecorded=False)
+        turn = await Named(made).conversations.named(turn)
     assert turn.conversation
     assert turn.degraded == "store"
 

@@ -2,19 +2,26 @@
 in a chat. Small tables beside the replacements, none of them on the way of an ordinary chat."""
 
 import json
+import time
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from cachetools import LRUCache, TTLCache
-from sqlalchemy import bindparam, delete, func, select, update
+from cachetools import LRUCache
+from sqlalchemy import bindparam, delete, exists, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from proxy.core.generations import Revocation
 from proxy.store.database import Database
-from proxy.store.schema import DatabaseNow, answers, replacements, revocations, scheduled
+from proxy.store.schema import (
+    DatabaseNow,
+    answers,
+    replacements,
+    revocations,
+    scheduled,
+    stored_name,
+)
 
 NEWS_SECONDS = 2.0  # how late another worker may learn of a compaction for later
-CACHED_TENANTS = 10_000
 ANSWERS_REMEMBERED = 100_000
 IN_LIST = 8_000  # SQLite takes 32,766 parameters, PostgreSQL 32,767
 
@@ -27,7 +34,8 @@ _KNOWN = select(answers.c.digest).where(
     answers.c.tenant == bindparam("tenant"),
     answers.c.digest.in_(bindparam("digests", expanding=True)),
 )
-_SCHEDULED = select(scheduled.c.conversation).where(scheduled.c.tenant == bindparam("tenant"))
+_ANY_DUE = select(exists().select_from(scheduled))
+_ALL_DUE = select(scheduled.c.tenant, scheduled.c.conversation)
 
 
 async def note_revocation(
@@ -61,7 +69,11 @@ class ByHandRows:
     def __init__(self, database: Database) -> None:
         """Nothing is read yet."""
         self._database = database
-        self._asked: TTLCache[str, frozenset[str]] = TTLCache(CACHED_TENANTS, NEWS_SECONDS)
+        self._scheduled_changes = (
+            0  # grows with every change of ours, so that a slow read is not kept
+        )
+        self._due: frozenset[tuple[str, str]] | None = None  # None: to be asked for
+        self._due_until = 0.0
         self._answers: LRUCache[tuple[str, bytes], bool] = LRUCache(ANSWERS_REMEMBERED)
 
     async def revocations(self, tenant: str, ids: Collection[str]) -> Mapping[str, Revocation]:
@@ -126,21 +138,33 @@ class ByHandRows:
         async def work(connection: AsyncConnection) -> None:
             await connection.execute(statement)
 
-        await self._database.write(work)
-        self._asked.pop(tenant, None)
+        await self._database.write(work, ended=self._ask_again)
 
     async def is_scheduled(self, tenant: str, conversation: str) -> bool:
-        """Asked of the database every few seconds at most for a tenant."""
-        asked = self._asked.get(tenant)
-        if asked is None:
+        """From memory: what is due, of everyone, is read every few seconds at most, and where no
+        other process can ask for any, only after we did."""
+        due = self._due
+        if due is None or (not self._database.sole and time.monotonic() >= self._due_until):
+            # Meanwhile the others go by what was known.
+            self._due_until = time.monotonic() + NEWS_SECONDS
+            due = await self._read_due()
+        return bool(due) and (stored_name(tenant), stored_name(conversation)) in due
 
-            async def work(connection: AsyncConnection) -> frozenset[str]:
-                return frozenset(
-                    (await connection.execute(_SCHEDULED, {"tenant": tenant})).scalars()
-                )
+    async def _read_due(self) -> frozenset[tuple[str, str]]:
+        changes = self._scheduled_changes
 
-            asked = self._asked[tenant] = await self._database.read(work)
-        return conversation in asked
+        async def work(connection: AsyncConnection) -> frozenset[tuple[str, str]]:
+            return frozenset(map(tuple, await connection.execute(_ALL_DUE)))
+
+        none_due = self._database.row_at_once(_ANY_DUE, {}) == (0,)
+        due = frozenset() if none_due else await self._database.read(work)
+        if changes == self._scheduled_changes:
+            self._due = due
+        return due
+
+    def _ask_again(self) -> None:
+        self._scheduled_changes += 1
+        self._due = None
 
     async def take_scheduled(self, tenant: str, conversation: str) -> Mapping[str, Any] | None:
         """Deleting it is what takes it: of several workers one succeeds."""
@@ -154,9 +178,7 @@ class ByHandRows:
             options = (await connection.execute(statement)).scalar_one_or_none()
             return None if options is None else json.loads(options)
 
-        taken = await self._database.write(work)
-        self._asked.pop(tenant, None)
-        return taken
+        return await self._database.write(work, ended=self._ask_again)
 
 
 async def _use(connection: AsyncConnection, tenant: str, digests: Collection[bytes]) -> None:

@@ -118,14 +118,17 @@ class Database:
             engines, self._engines = self._engines, None
             await engines.dispose()
 
-    def surely_empty(self, statement: Select[Any], parameters: Mapping[str, Any]) -> bool:
-        """Whether the statement, a constant, finds no row, where that can be said without waiting.
+    def row_at_once(
+        self, statement: Select[*tuple[Any, ...]], parameters: Mapping[str, Any]
+    ) -> tuple[Any, ...] | None:
+        """The only row of a statement that always has one, where that needs no waiting.
 
-        False says nothing: ask with `read`.
+        None says nothing: ask with `read`. The statement is a constant of a module.
         """
         if self._inline is None or self._engines is None or self._closed:
-            return False
-        return self._inline.exists(statement, parameters) is False
+            return None
+        rows = self._inline.rows(statement, parameters)
+        return rows[0] if rows else None
 
     async def read(self, work: Work[T]) -> T:
         """Run `work` on a connection where each statement is on its own."""
@@ -137,10 +140,11 @@ class Database:
 
         return await self._guarded(lambda: _at_most_twice(attempt))
 
-    async def write(self, work: Work[T]) -> T:
+    async def write(self, work: Work[T], *, ended: Callable[[], None] | None = None) -> T:
         """Run `work` in one write transaction: all of it is stored, or nothing.
 
-        `work` may run twice, the first time without effect.
+        `work` may run twice, the first time without effect. `ended` is called after it, whatever
+        came of it, and even if the caller has gone: then it may be stored all the same.
         """
 
         async def attempt() -> T:
@@ -149,7 +153,11 @@ class Database:
             self._refuse_if_locked(asked_already=self._writing.locked())
             async with self._turn(not self.postgresql):
                 self._refuse_if_locked()
-                return await self._transaction(engines, work)
+                try:
+                    return await self._transaction(engines, work)
+                finally:
+                    if ended is not None:
+                        ended()
 
         return await self._guarded(lambda: _at_most_twice(attempt))
 

@@ -26,8 +26,10 @@ class InlineReader:
         self._connection: sqlite3.Connection | None = None
         self._compiled: dict[int, _Compiled] = {}
 
-    def exists(self, statement: Select[Any], parameters: Mapping[str, Any]) -> bool | None:
-        """Whether the statement finds a row; None when that cannot be said at once.
+    def rows(
+        self, statement: Select[*tuple[Any, ...]], parameters: Mapping[str, Any]
+    ) -> list[tuple[Any, ...]] | None:
+        """What the statement finds; None when that cannot be said at once.
 
         `statement` is a constant of a module: what it compiles to is kept for ever.
         """
@@ -35,11 +37,9 @@ class InlineReader:
         if compiled is None:
             compiled = self._compiled[id(statement)] = _Compiled(statement)
         try:
-            if self._connection is None:
-                self._connection = self._opened()
-            return bool(
-                self._connection.execute(compiled.text, compiled.bound(parameters)).fetchall()
-            )
+            connection = self._connection or self._opened()
+            # Fetched to the end: an open statement keeps the log from being written back.
+            return connection.execute(compiled.text, compiled.bound(parameters)).fetchall()
         except sqlite3.Error:
             self.close()
             return None
@@ -51,34 +51,33 @@ class InlineReader:
             connection.close()
 
     def _opened(self) -> sqlite3.Connection:
-        return sqlite3.connect(
+        self._connection = sqlite3.connect(
             f"{self._path.absolute().as_uri()}?mode=ro",
             uri=True,
             timeout=0,
             isolation_level=None,
             check_same_thread=False,
         )
+        return self._connection
 
 
 class _Compiled:
     """A statement of SQLAlchemy's as text, and what its types make of the parameters."""
 
-    def __init__(self, statement: Select[Any]) -> None:
-        compiled = statement.limit(1).compile(
-            dialect=_DIALECT, compile_kwargs={"render_postcompile": True}
-        )
+    def __init__(self, statement: Select[*tuple[Any, ...]]) -> None:
+        compiled = statement.compile(dialect=_DIALECT)
         self.statement = statement  # kept, so that its id stays its own
         self.text = str(compiled)
         self._fixed = dict(compiled.params)
-        self._processors = {
-            name: processor
+        self._processors = [
+            (name, processor)
             for name, bind in compiled.binds.items()
             if name in self._fixed
             and (processor := bind.type.dialect_impl(_DIALECT).bind_processor(_DIALECT)) is not None
-        }
+        ]
 
     def bound(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         values = {**self._fixed, **parameters}
-        for name, process in self._processors.items():
+        for name, process in self._processors:
             values[name] = process(values[name])
         return values

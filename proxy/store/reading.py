@@ -20,7 +20,6 @@ _OF_ROOT = (
 _RECENT_ENDS = select(conversations).where(
     *_OF_ROOT, conversations.c.last_fingerprint.in_(bindparam("ends", expanding=True))
 )
-_ANY_OF_ROOT = select(conversations.c.id).where(*_OF_ROOT)
 _ALL_ENDS = select(
     conversations.c.id, conversations.c.last_fingerprint, conversations.c.seen_at
 ).where(*_OF_ROOT)
@@ -68,8 +67,6 @@ class LogReader:
         """The last messages first, by index; only then every conversation that began alike."""
         places = {fingerprint: place for place, fingerprint in enumerate(chain)}
         parameters = {"tenant": tenant, "root": root}
-        if self._database.surely_empty(_ANY_OF_ROOT, parameters):
-            return None
 
         async def work(connection: AsyncConnection) -> Conversation | None:
             answer = await connection.execute(

@@ -19,8 +19,9 @@ from proxy.core.replacements import NewReplacement, Replacement, ReplacementKind
 from proxy.store.by_hand import note_revocation
 from proxy.store.database import AnyRow, Database
 from proxy.store.leases import lease_is_ours
+from proxy.store.roots import Roots
 from proxy.store.schema import DatabaseNow, replacements
-from proxy.store.store import Lease
+from proxy.store.store import Lease, Recorded
 
 PAYLOAD_CACHE_BYTES = 64 * 1024 * 1024
 REMEMBERED_ROWS = 200_000  # some 300 bytes each
@@ -59,7 +60,6 @@ _IN_CHAIN = (
     .where(_OF_ROOT, replacements.c.end_fingerprint.in_(bindparam("chain", expanding=True)))
     .order_by(replacements.c.seq)
 )
-_ANY = select(replacements.c.seq).where(_OF_ROOT)
 _PAYLOADS = select(replacements.c.id, replacements.c.payload).where(
     replacements.c.id.in_(bindparam("ids", expanding=True))
 )
@@ -95,6 +95,7 @@ class ReplacementRows:
     def __init__(self, database: Database) -> None:
         """Nothing is read yet."""
         self._database = database
+        self._roots = Roots(database)
         self._payloads: LRUCache[str, tuple[Mapping[str, Any], int]] = LRUCache(
             PAYLOAD_CACHE_BYTES, getsizeof=lambda entry: entry[1] + 200
         )
@@ -106,16 +107,20 @@ class ReplacementRows:
         self._to_touch: set[str] = set()
         self._changes = 0  # grows with every change of ours, so that a slow read is not cached
 
+    def recorded(self, scope: Scope, root: bytes) -> Recorded:
+        """By one look-up, or by none where replacements are known."""
+        known = self._known.get((scope, root))
+        if known is not None and known.rows:
+            return Recorded()
+        return self._roots.recorded(scope.tenant, root)
+
     async def replacements(
         self, scope: Scope, root: bytes, chain: Collection[bytes]
     ) -> tuple[Replacement, ...]:
-        """At most one query: none when the cached answer holds or nothing is recorded, two after a
-        payload was evicted."""
+        """At most one query: none when the cached answer holds, two after a payload was evicted."""
         known = self._known.get((scope, root))
         if known is not None and known.fresh and self._database.sole:
             rows = _matching(known.rows, chain)
-        elif self._database.surely_empty(_ANY, _root_parameters(scope, root)):
-            rows = ()
         else:
             rows = await self._database.read(
                 lambda connection: self._read(connection, scope, root, chain)
@@ -176,7 +181,7 @@ class ReplacementRows:
                 raise HistoryChanged("Another compaction of this history was stored meanwhile.")
             return tuple([await _insert(connection, scope, root, one, conversation) for one in new])
 
-        stored = await self._database.write(work)
+        stored = await self._database.write(work, ended=lambda: self._changed(scope, root, ()))
         for replacement in stored:
             self._remember_payload(replacement.id, replacement.payload)
         self._changed(scope, root, stored)
@@ -184,6 +189,7 @@ class ReplacementRows:
 
     async def revoke(self, tenant: str, replacement_id: str) -> Replacement | None:
         """Under the same lock as `commit`, so that no commit is planned on a revoked one."""
+        places: list[tuple[Scope, bytes]] = []
 
         async def work(connection: AsyncConnection) -> tuple[Scope, bytes, Replacement] | None:
             parameters = {"tenant": tenant, "id": replacement_id}
@@ -196,9 +202,14 @@ class ReplacementRows:
             )
             await note_revocation(self._database, connection, tenant, replacement_id)
             revoked = replace(_from_row(row), payload=json.loads(row.payload), revoked=True)
-            return Scope(tenant, row.upstream, row.model), row.root, revoked
+            places.append((Scope(tenant, row.upstream, row.model), row.root))
+            return *places[-1], revoked
 
-        found = await self._database.write(work)
+        def doubt() -> None:
+            for scope, root in places:
+                self._changed(scope, root, ())
+
+        found = await self._database.write(work, ended=doubt)
         if found is None:
             return None
         scope, root, revoked = found
@@ -307,6 +318,7 @@ class ReplacementRows:
         merged.update((row.id, replace(row, payload={})) for row in rows)
         ordered = tuple(sorted(merged.values(), key=lambda row: row.order))
         self._known[scope, root] = _Known(ordered, fresh=False)
+        self._roots.replaced(scope.tenant, root)
 
 
 def _applies(row: Replacement) -> bool:

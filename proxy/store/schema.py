@@ -62,12 +62,15 @@ class Name(TypeDecorator[str]):
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
         """The name as it is stored and looked up."""
-        if value is None:
-            return None
-        if len(value) > MAX_NAME_CHARS:
-            digest = hashlib.blake2b(value.encode(errors="surrogatepass"), digest_size=16)
-            value = f"{value[: MAX_NAME_CHARS - 33]}~{digest.hexdigest()}"
-        return value.replace("\0", "\ufffd").encode(errors="replace").decode()
+        return None if value is None else stored_name(value)
+
+
+def stored_name(value: str) -> str:
+    """The text that a name of a client's is stored as."""
+    if len(value) > MAX_NAME_CHARS:
+        digest = hashlib.blake2b(value.encode(errors="surrogatepass"), digest_size=16)
+        value = f"{value[: MAX_NAME_CHARS - 33]}~{digest.hexdigest()}"
+    return value.replace("\0", "\ufffd").encode(errors="replace").decode()
 
 
 # SQLite numbers rows by itself only when the type is exactly INTEGER.

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from random import getrandbits
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from proxy.core.errors import InvalidRequest, StoreUnavailable
 from proxy.core.generations import Revocation
@@ -183,6 +183,13 @@ class Retention:
     max_log_bytes: int | None = None
 
 
+class Recorded(NamedTuple):
+    """What there may be under a first message; False where there surely is nothing."""
+
+    replacements: bool = True
+    conversations: bool = True
+
+
 @dataclass(frozen=True, slots=True)
 class Counts:
     """How many rows there are, or were taken away; `bytes` is that of contents and events."""
@@ -208,6 +215,9 @@ class Store(Protocol):
         """32 random bytes made at the first call for `name`, the same for every worker since."""
 
     # Replacements
+
+    def recorded(self, scope: Scope, root: bytes) -> Recorded:
+        """What may be recorded of chats that begin so, as far as can be said without waiting."""
 
     async def replacements(
         self, scope: Scope, root: bytes, chain: Collection[bytes]

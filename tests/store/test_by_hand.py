@@ -1,10 +1,14 @@
 """Revocations in their order, our own answers, and compactions for later, on every store."""
 
+import asyncio
+from pathlib import Path
+
 from proxy.core.generations import applied_at, steps
 from proxy.core.replacements import NewReplacement, ReplacementKind, Scope
 from proxy.store.sql import SqlStore
 from proxy.store.store import Batch, Retention, Turn
 from tests.store.conftest import OpenStore
+from tests.store.samples import eventually
 
 SCOPE = Scope("tenant", "default", "m")
 ROOT = b"r" * 16
@@ -67,6 +71,34 @@ async def test_a_compaction_for_later_is_taken_once(
     assert await other.take_scheduled("tenant", "c") == {"force": False}
     assert await store.take_scheduled("tenant", "c") is None
     assert not await other.is_scheduled("tenant", "c")
+
+
+async def test_names_that_no_database_takes_are_scheduled_all_the_same(store: SqlStore) -> None:
+    name = "c\0" + "x" * 300
+    await store.schedule(name, name, {})
+    assert await store.is_scheduled(name, name)
+    assert not await store.is_scheduled(name, name + "x")
+
+
+async def test_an_owner_of_the_file_asks_for_what_is_due_once(tmp_path: Path) -> None:
+    store = SqlStore(f"sqlite:///{tmp_path}/tidegate.db", sole_process=True)
+    assert not await store.is_scheduled("tenant", "c")
+    await store.schedule("tenant", "c", {})
+    assert await store.is_scheduled("tenant", "c")
+    await store.take_scheduled("tenant", "c")
+    assert not await store.is_scheduled("tenant", "c")
+    await store.close()  # a query would fail now
+    assert not await store.is_scheduled("tenant", "c")
+
+
+async def test_what_is_asked_for_by_a_caller_that_leaves_is_due(tmp_path: Path) -> None:
+    store = SqlStore(f"sqlite:///{tmp_path}/tidegate.db", sole_process=True)
+    assert not await store.is_scheduled("tenant", "c")
+    asking = asyncio.ensure_future(store.schedule("tenant", "c", {}))
+    await asyncio.sleep(0)
+    asking.cancel()
+    await eventually(lambda: store.is_scheduled("tenant", "c"))
+    await store.close()
 
 
 async def test_forgetting_a_conversation_takes_all_of_it(

@@ -25,7 +25,7 @@ async def test_a_row_is_found_as_soon_as_it_is_committed(path: Path) -> None:
     reader = InlineReader(path)
     try:
         of_scope = select(replacements.c.seq).where(replacements.c.model == SCOPE.model)
-        assert reader.exists(of_scope, {}) is False
+        assert reader.rows(of_scope, {}) == []
         chain = chain_of("abcd")
         await store.commit(
             SCOPE,
@@ -36,7 +36,7 @@ async def test_a_row_is_found_as_soon_as_it_is_committed(path: Path) -> None:
             lease=None,
             conversation="c",
         )
-        assert reader.exists(of_scope, {}) is True
+        assert reader.rows(of_scope, {})
         assert await store.replacements(SCOPE, chain[0], chain)
     finally:
         reader.close()
@@ -44,23 +44,23 @@ async def test_a_row_is_found_as_soon_as_it_is_committed(path: Path) -> None:
 
 
 def test_a_file_that_is_not_there_says_nothing_and_is_not_made(path: Path) -> None:
-    assert InlineReader(path).exists(BY_MODEL, {}) is None
+    assert InlineReader(path).rows(BY_MODEL, {}) is None
     assert not path.exists()
 
 
 def test_a_file_that_is_no_database_says_nothing(path: Path) -> None:
     path.write_bytes(b"no database " * 100)
-    assert InlineReader(path).exists(BY_MODEL, {}) is None
+    assert InlineReader(path).rows(BY_MODEL, {}) is None
 
 
 def test_a_locked_file_says_nothing_at_once(path: Path) -> None:
     writer = sqlite3.connect(path, isolation_level=None)
     writer.execute("CREATE TABLE replacements (seq INTEGER, model TEXT)")
     reader = InlineReader(path)
-    assert reader.exists(BY_MODEL, {}) is False
+    assert reader.rows(BY_MODEL, {}) == []
     writer.execute("BEGIN EXCLUSIVE")
-    assert reader.exists(BY_MODEL, {}) is None
+    assert reader.rows(BY_MODEL, {}) is None
     writer.execute("ROLLBACK")
-    assert reader.exists(BY_MODEL, {}) is False
+    assert reader.rows(BY_MODEL, {}) == []
     reader.close()
     writer.close()

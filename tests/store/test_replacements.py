@@ -1,9 +1,10 @@
 """Who may add a replacement, and who sees it: the same on SQLite and PostgreSQL."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import update
@@ -16,7 +17,7 @@ from proxy.store import schema
 from proxy.store.sql import SqlStore
 from proxy.store.store import Lease, Retention
 from tests.store.conftest import OpenStore
-from tests.store.samples import SCOPE, chain_of, new_of
+from tests.store.samples import SCOPE, chain_of, eventually, new_of
 
 TEXTS = [f"message {number}" for number in range(12)]
 CHAIN = chain_of(TEXTS)
@@ -238,6 +239,27 @@ class TestMemory:
         assert [r.revoked for r in await store.replacements(SCOPE, ROOT, CHAIN)] == [True]
         await store.forget(SCOPE.tenant, "conversation-1")
         assert await store.replacements(SCOPE, ROOT, CHAIN) == ()
+        await store.close()
+
+    async def test_an_owner_sees_what_a_caller_that_left_has_changed(self, tmp_path: Path) -> None:
+        store = SqlStore(f"sqlite:///{tmp_path}/tidegate.db", sole_process=True)
+        assert await store.replacements(SCOPE, ROOT, CHAIN) == ()
+
+        async def leaving(change: Coroutine[Any, Any, object]) -> None:
+            running = asyncio.ensure_future(change)
+            await asyncio.sleep(0)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+        await leaving(commit(store, new_of(CHAIN, 4)))
+        await eventually(lambda: store.replacements(SCOPE, ROOT, CHAIN))
+        (stored,) = await store.replacements(SCOPE, ROOT, CHAIN)
+        await leaving(store.revoke(SCOPE.tenant, stored.id))
+
+        async def revoked() -> bool:
+            return (await store.replacements(SCOPE, ROOT, CHAIN))[0].revoked
+
+        await eventually(revoked)
         await store.close()
 
     async def test_an_owner_that_meets_another_writer_stops_caching(self, tmp_path: Path) -> None:
