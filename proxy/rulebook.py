@@ -61,7 +61,9 @@ class Rulebook:
     async def rules(self, caller: Caller, request: ChatRequest) -> ModelRules:
         """The rules for one request; never waits for the upstream."""
         scope = Scope(caller.tenant, caller.upstream.name, request.model)
-        limits = await self._windows.prepare(scope, self._fetcher(caller))
+        limits = self._windows.held(scope)
+        if limits is None:
+            limits = await self._windows.prepare(scope, self._fetcher(caller))
         rules = self._rules_of(limits, limits.output_reserve(request.params), request.model)
         # An upstream that is being asked may be about to tell what is missing.
         if not rules.budget.valid and not self._windows.asking(scope):

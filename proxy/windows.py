@@ -116,7 +116,7 @@ class Windows:
         self._catalogue = Catalogue() if catalogue is None else catalogue
         self._now = now
         self._learned: LRUCache[Scope, _Learned] = LRUCache(MAX_SCOPES)
-        # What lessons change is dropped by whoever changes them: see `_note`.
+        # Dropped by whoever changes what was learned: see `_note`.
         self._held: dict[Scope, _Held] = {}
         self._warned: LRUCache[tuple[Scope, LimitKind, int], None] = LRUCache(MAX_SCOPES)
         self._book = ListingBook(provider_of=self._catalogue.provider_of, now=now)
@@ -132,19 +132,19 @@ class Windows:
             catalogued=self._catalogue.find(scope.model, "" if place is None else place.base_url),
         )
 
+    def held(self, scope: Scope) -> ModelLimits | None:
+        """What the last chat was told, as long as nothing that decides can have changed."""
+        held = self._held.get(scope)
+        if held is None or held.listings_version != self._book.version:
+            return None
+        return held.limits if held.until > self._now() else None
+
     async def prepare(self, scope: Scope, fetch: FetchJson | None = None) -> ModelLimits:
         """What holds, after reading what was learned. `fetch` may ask the upstream as this caller.
 
         Waits for the store when it was not asked lately, and for the catalogue the first time that
         only it can tell; never for the upstream.
         """
-        held = self._held.get(scope)
-        if (
-            held is not None
-            and held.listings_version == self._book.version
-            and held.until > self._now()
-        ):
-            return held.limits
         await self._read_learned(scope)
         configured = self._configured_for(scope.model).window_tokens is not None
         place = self._place(scope)

@@ -254,7 +254,8 @@ class TestHeld:
 
     async def told(self, known: Windows, scope: Scope = SCOPE) -> int | None:
         """As a chat asks: it may have the listing read."""
-        return (await known.prepare(scope, self.nothing)).window_tokens
+        limits = known.held(scope) or await known.prepare(scope, self.nothing)
+        return limits.window_tokens
 
     @pytest.fixture
     async def known(self, clock: Clock, store: MemoryStore) -> Windows:
@@ -265,8 +266,10 @@ class TestHeld:
         return known
 
     async def test_nothing_is_worked_out_again(self, known: Windows) -> None:
-        first = await known.prepare(SCOPE, self.nothing)
-        assert await known.prepare(SCOPE, self.nothing) is first
+        first = known.held(SCOPE)
+        assert first is not None
+        assert known.held(SCOPE) is first
+        assert known.held(replace(SCOPE, tenant="other")) is None
 
     async def test_a_lesson_holds_for_the_very_next_chat(self, known: Windows) -> None:
         await known.learn(SCOPE, REFUSED)
@@ -311,9 +314,11 @@ class TestHeld:
 
         known = windows(clock, configured={})
         await known.load_catalogue()
-        assert (await known.prepare(SCOPE, fetch)).window_tokens is None
-        assert (await known.prepare(SCOPE, fetch)).window_tokens is None
+        limits = await known.prepare(SCOPE, fetch)
+        assert known.held(SCOPE) is limits
+        assert limits.window_tokens is None
         await known.settled()
+        assert known.held(SCOPE) is None
         assert (await known.prepare(SCOPE, fetch)).window_tokens == 5_000
         await known.aclose()
 
@@ -329,6 +334,7 @@ class TestHeld:
         known = windows(clock, configured={})
         await known.load_catalogue()
         await known.prepare(SCOPE)
+        assert known.held(SCOPE) is None
         await known.prepare(SCOPE, fetch)
         await known.settled()
         assert asked

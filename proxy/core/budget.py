@@ -146,7 +146,8 @@ def output_reserve(params: Mapping[str, Any], operator_max_output_tokens: int | 
     -1 means "no limit" to llama.cpp and others: like null and nonsense it says nothing.
     """
     for name in ("max_completion_tokens", "max_tokens"):
-        asked = token_count(params.get(name))
+        value = params.get(name)
+        asked = None if value is None else token_count(value)
         if asked is not None:
             return asked
     return operator_max_output_tokens or 0
