@@ -7,6 +7,8 @@ from urllib.parse import urlsplit
 from proxy.core.errors import TidegateError
 from proxy.tenants import Headers
 
+_USUAL = frozenset({"localhost", "127.0.0.1"})
+
 
 class NotLoopback(TidegateError):
     """The request names a host or an origin that is not this machine."""
@@ -18,6 +20,8 @@ class NotLoopback(TidegateError):
 
 def is_loopback_host(host: str) -> bool:
     """Whether a bare host (no port) means this machine: `localhost`, 127.0.0.0/8, ::1."""
+    if host in _USUAL:
+        return True
     name = host.strip().strip("[]").rstrip(".").lower()
     if name == "localhost" or name.endswith(".localhost"):
         return True

@@ -26,6 +26,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
 
     _in_head = True
     _waiting_bytes = 0
+    _at_most_bytes = 0  # that the head can have, by what was received since it began
     _refused = False
 
     def data_received(self, data: bytes) -> None:
@@ -33,6 +34,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         if self._refused:
             return
         was_in_head = self._in_head
+        self._at_most_bytes = len(data) + (self._at_most_bytes if was_in_head else 0)
         super().data_received(data)
         if self._in_head and was_in_head:
             # The parser holds a header that is not whole yet, and says nothing of it.
@@ -53,10 +55,11 @@ class BoundedHeadProtocol(HttpToolsProtocol):
             HeadTooLarge: what came before is too much.
         """
         self._in_head = False
-        sizes = (len(name) + len(value) + 4 for name, value in self.headers)
-        if len(self.url) + sum(sizes) > MAX_HEAD_BYTES:
-            self._refuse()
-            raise HeadTooLarge
+        if self._at_most_bytes > MAX_HEAD_BYTES:
+            sizes = (len(name) + len(value) + 4 for name, value in self.headers)
+            if len(self.url) + sum(sizes) > MAX_HEAD_BYTES:
+                self._refuse()
+                raise HeadTooLarge
         super().on_headers_complete()
 
     def send_400_response(self, msg: str) -> None:

@@ -3,7 +3,6 @@ back by it; only a compaction by hand asks first, so that it does not work on a 
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Awaitable, Callable
 
 from proxy.core.errors import StoreUnavailable
@@ -20,11 +19,14 @@ PUBLISH_SECONDS = 1.0
 class Run:
     """One chat on its way, counted until its reply has ended; closing twice does nothing."""
 
+    __slots__ = ("_conversation", "_open", "_owner", "_told")
+
     def __init__(self, owner: "InFlight") -> None:
         """Counted at once; which conversation it is of may be found out later."""
         self._owner = owner
         self._conversation: tuple[str, str] | None = None
         self._open = True
+        self._told: Callable[[ReplyEnd], None] | None = None
         owner.opened()
 
     def of(self, tenant: str, conversation: str) -> None:
@@ -40,14 +42,13 @@ class Run:
 
     def until_end_of(self, reply: Reply) -> None:
         """Close when the reply ends, after whoever listened for it before."""
-        told = reply.on_end
+        self._told = reply.on_end
+        reply.on_end = self._ended
 
-        def ended(end: ReplyEnd) -> None:
-            self.close()
-            if told is not None:
-                told(end)
-
-        reply.on_end = ended
+    def _ended(self, end: ReplyEnd) -> None:
+        self.close()
+        if self._told is not None:
+            self._told(end)
 
 
 class InFlight:
@@ -56,11 +57,11 @@ class InFlight:
     def __init__(self, store: Store, metrics: Metrics, *, worker: str, shared: bool) -> None:
         """`shared`: other processes use the store too, and are told once a second."""
         self._store = store
-        self._metrics = metrics
         self._worker = worker
         self._shared = shared
         self._count = 0
-        self._runs: Counter[tuple[str, str]] = Counter()
+        self._runs: dict[tuple[str, str], int] = {}
+        metrics.follow("tidegate_in_flight", lambda: self._count)
 
     async def tracked(self, work: Callable[[Run], Awaitable[Outcome]]) -> Outcome:
         """The outcome of `work`, in flight until the end of its reply, or of `work` if it fails."""
@@ -92,16 +93,14 @@ class InFlight:
     def opened(self) -> None:
         """A run began."""
         self._count += 1
-        self._metrics.set("tidegate_in_flight", self._count)
 
     def named(self, conversation: tuple[str, str]) -> None:
         """A run turned out to be of this conversation."""
-        self._runs[conversation] += 1
+        self._runs[conversation] = self._runs.get(conversation, 0) + 1
 
     def closed(self, conversation: tuple[str, str] | None) -> None:
         """A run is over."""
         self._count -= 1
-        self._metrics.set("tidegate_in_flight", self._count)
         if conversation is None:
             return
         self._runs[conversation] -= 1

@@ -144,6 +144,10 @@ class Metrics:
             put = self._setters[key] = (gauge.labels(**labels) if labels else gauge).set
         put(value)
 
+    def follow(self, name: str, read: Callable[[], float]) -> None:
+        """Let a gauge of the table, one without labels, be what is read when it is asked for."""
+        self._gauges[name].set_function(read)
+
     def observe(self, name: str, value: float) -> None:
         """Record a value in a histogram of the table."""
         self._histograms[name].observe(value)

@@ -4,6 +4,7 @@ The id lives in a context variable, which tasks started by the request inherit.
 """
 
 import logging
+import time
 from contextvars import ContextVar
 from random import getrandbits
 
@@ -31,6 +32,25 @@ class RequestIdFilter(logging.Filter):
         """Keeps every record."""
         record.request_id = _REQUEST_ID.get()
         return True
+
+
+class LineFormatter(logging.Formatter):
+    """`LOG_FORMAT`. A second is written out once, for all the lines that fall into it."""
+
+    _second: tuple[int, str] = (0, "")
+
+    def __init__(self) -> None:
+        """In the time of this machine, as `logging` writes it."""
+        super().__init__(LOG_FORMAT)
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        """Date, time, and milliseconds."""
+        second, written = self._second
+        if second != int(record.created):
+            second = int(record.created)
+            written = time.strftime(self.default_time_format, self.converter(second))
+            self._second = second, written
+        return f"{written},{record.msecs:03.0f}"
 
 
 class ServerLinesFilter(logging.Filter):

@@ -72,3 +72,12 @@ def test_a_head_below_it_and_any_body_pass_again_and_again(served: Served) -> No
 
 def test_what_is_no_http_is_still_a_400(served: Served) -> None:
     assert answer(served, b"\x00\x01 no request\r\n\r\n").startswith(b"HTTP/1.1 400 ")
+
+
+def test_a_later_head_of_a_connection_is_bounded_too(served: Served) -> None:
+    small = GET + b"\r\n"
+    body = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n" + b"b" * 100_000
+    many = GET + b"".join(b"X-%d: a\r\n" % n for n in range(10_000)) + b"\r\n"
+    said = answer(served, small, body, many[:40_000], many[40_000:])
+    assert said.count(b"HTTP/1.1 200 ") <= 2  # the last one may be cut off by the refusal
+    assert said.count(b"HTTP/1.1 431 ") == 1

@@ -56,6 +56,14 @@ def test_a_series_is_found_again_by_all_of_its_labels() -> None:
     assert value(metrics, 'tidegate_estimate_ratio{model="n"}') == 2
 
 
+def test_a_gauge_can_be_read_from_where_it_is_counted() -> None:
+    metrics, counted = Metrics(), [1]
+    metrics.follow("tidegate_in_flight", lambda: len(counted))
+    assert value(metrics, "tidegate_in_flight") == 1
+    counted.append(2)
+    assert value(metrics, "tidegate_in_flight") == 2
+
+
 def test_a_name_outside_the_table_is_a_mistake() -> None:
     with pytest.raises(KeyError):
         Metrics().add("tidegate_nothing_total")

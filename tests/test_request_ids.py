@@ -6,6 +6,7 @@ import threading
 
 from proxy.request_ids import (
     LOG_FORMAT,
+    LineFormatter,
     RequestIdFilter,
     ServerLinesFilter,
     begin_request,
@@ -35,7 +36,16 @@ async def test_the_filter_puts_it_on_every_line() -> None:
     request_id = begin_request()
     line = record("hello")
     assert RequestIdFilter().filter(line)
-    assert f"request_id={request_id} hello" in logging.Formatter(LOG_FORMAT).format(line)
+    assert f"request_id={request_id} hello" in LineFormatter().format(line)
+
+
+def test_lines_are_those_of_the_format_whatever_second_they_are_of() -> None:
+    ours, plain = LineFormatter(), logging.Formatter(LOG_FORMAT)
+    for created in (1e9, 1e9 + 0.25, 1e9 + 1.007, 1e9 + 0.25, 0.5):
+        line = record("hello")
+        line.request_id = "-"
+        line.created, line.msecs = created, int(created * 1000) % 1000
+        assert ours.format(line) == plain.format(line)
 
 
 def test_only_uvicorns_line_about_a_passed_on_break_is_dropped() -> None:

@@ -344,9 +344,11 @@ class TestErrorsBeforeTheFirstByte:
     def test_no_first_byte_is_504_and_others_go_on(self, fake: FakeProvider) -> None:
         timeouts = Timeouts(first_byte_seconds=0.3)
         with serve_edge(fake.url, timeouts=timeouts) as served:
+            seen = len(fake.requests)
             fake.next(never=True)
             with connected(served.port) as stalled:
                 stalled.chat(chat_body(stream=True))
+                wait_until(lambda: len(fake.requests) == seen + 1)
                 assert ask_chat(served.port, chat_body()).status == 200
                 answer = stalled.read_answer()
         assert answer.status == 504
