@@ -255,10 +255,16 @@ class Windows:
         now = self._now()
         if self._store is None or (known and now - known.read_at < LEARNED_REFRESH_SECONDS):
             return
+        if known is not None:
+            # Whoever comes while the store is asked goes by what was known.
+            known = self._learned[scope] = _Learned(known.limits, now)
+        facts: Mapping[str, LearnedFact] | None
         try:
             facts = await self._store.learned(scope)
         except StoreUnavailable:
-            self._note(scope, _Learned({} if known is None else known.limits, now))
+            facts = None if known is not None else {}
+        if facts is None or self._learned.get(scope) is not known:
+            # What was learned or forgotten meanwhile is newer than the answer.
             return
         kinds = {kind.value: kind for kind in LimitKind}
         limits = {

@@ -1,5 +1,6 @@
 """Windows: what holds for a model, from memory; learned from refusals, dropped by successes."""
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -50,6 +51,7 @@ class MemoryStore:
     facts: dict[tuple[Scope, str], Fact] = field(default_factory=dict)
     reads: int = 0
     down: bool = False
+    answers: asyncio.Event | None = None  # set: it answers only then, with what it held when asked
 
     def _answer(self) -> None:
         if self.down:
@@ -63,6 +65,8 @@ class MemoryStore:
         self.reads += 1
         self._answer()
         live = {k: f for k, f in self.facts.items() if f.expires_at > self.clock.now}
+        if self.answers is not None:
+            await self.answers.wait()
         return {kind: fact for (owner, kind), fact in live.items() if owner == scope}
 
     async def forget_learned(self, tenant: str, model: str, kind: str | None = None) -> int:
@@ -228,6 +232,47 @@ class TestStore:
         clock.now += LEARNED_REFRESH_SECONDS
         await known.prepare(SCOPE)
         assert store.reads == 2
+
+    async def test_one_asks_again_and_nobody_waits_for_it(
+        self, clock: Clock, store: MemoryStore
+    ) -> None:
+        known = windows(clock, store)
+        await known.prepare(SCOPE)
+        clock.now += LEARNED_REFRESH_SECONDS
+        store.answers = asyncio.Event()
+        first = asyncio.create_task(known.prepare(SCOPE))
+        await asyncio.sleep(0)
+        for _ in range(3):
+            assert (await known.prepare(SCOPE)).window_tokens == 32_768
+        assert store.reads == 2
+        store.answers.set()
+        await first
+
+    @pytest.mark.parametrize("asked_before", [True, False])
+    async def test_what_is_learned_meanwhile_is_newer_than_its_answer(
+        self, clock: Clock, store: MemoryStore, asked_before: bool
+    ) -> None:
+        known = windows(clock, store)
+        if asked_before:
+            await known.prepare(SCOPE)
+            clock.now += LEARNED_REFRESH_SECONDS
+        store.answers = asyncio.Event()
+        reading = asyncio.create_task(known.prepare(SCOPE))
+        await asyncio.sleep(0)
+        await known.learn(SCOPE, REFUSED)
+        store.answers.set()
+        assert (await reading).window_tokens == 16_000
+
+    async def test_and_what_is_forgotten(self, clock: Clock, store: MemoryStore) -> None:
+        known = windows(clock, store)
+        await known.learn(SCOPE, REFUSED)
+        clock.now += LEARNED_REFRESH_SECONDS
+        store.answers = asyncio.Event()
+        reading = asyncio.create_task(known.prepare(SCOPE))
+        await asyncio.sleep(0)
+        await known.forget("t", "m")
+        store.answers.set()
+        assert (await reading).window_tokens == 32_768
 
     async def test_while_it_is_down_memory_holds(self, clock: Clock, store: MemoryStore) -> None:
         known = windows(clock, store)
