@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.tap import BodyTap, EventTap
+from proxy.core.verdicts import decode_json
+from proxy.tap import BodyTap, EventTap, decoded
 from tests.fake_provider import completion, stream_event, stream_events
 
 USAGE = {
@@ -31,6 +32,43 @@ def read(stream: bytes, *cuts: int) -> EventTap:
             tap.feed(stream[start:end])
     tap.end()
     return tap
+
+
+class TestDecoding:
+    @given(
+        st.recursive(
+            st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+            lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+        ),
+        st.booleans(),
+    )
+    def test_a_value_is_the_one_that_the_core_reads(self, value: Any, ascii_only: bool) -> None:
+        data = json.dumps(value, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
+        assert repr(decoded(data)) == repr(decode_json(data))
+
+    @pytest.mark.parametrize(
+        "data",
+        [
+            b"",
+            b"[DONE]",
+            b"plain",
+            b'{"a":NaN}',
+            b'{"a":1e400}',
+            b'{"a":123456789012345678901234567890}',
+            b'{"a":"\\ud800"}',
+            b'{"a":"\xff"}',
+            b'{"a":"x\ny"}',
+            b'{"a":1,"a":2}',
+            b'{"a":01}',
+            b'{"a":1}x',
+            b' {"a":-0.0} \n',
+            b'\xef\xbb\xbf{"a":1}',
+            '{"a":1}'.encode("utf-16"),
+            b"[" * 5000 + b"]" * 5000,
+        ],
+    )
+    def test_so_is_what_is_odd_or_no_json(self, data: bytes) -> None:
+        assert repr(decoded(data)) == repr(decode_json(data))
 
 
 class TestEvents:
@@ -95,6 +133,32 @@ class TestEvents:
     )
     def test_anything_else_is_broken(self, stream: bytes) -> None:
         assert read(stream).broken is not None
+
+    @given(st.data())
+    def test_in_any_chunking_every_event_counts_that_names_something(
+        self, data: st.DataObject
+    ) -> None:
+        """However many plain events stand around it, and whatever stands in their texts."""
+        texts = st.sampled_from(["a", "error", "D", '"error"', '"usage": {', "[DONE]", "event: x"])
+        plain = [stream_event({"content": text}) for text in data.draw(st.lists(texts, max_size=9))]
+        named = data.draw(
+            st.sampled_from(
+                [
+                    event({"choices": [{"delta": {}, "finish_reason": "error"}]}),
+                    event({"error": {"message": "m"}}),
+                    event({"error_type": "t", "error_message": "m"}),
+                    b"event: error\ndata: overloaded\n\n",
+                    b'data: {"usage" : {"prompt_tokens": 9}}\n\ndata: [DONE]\n\n',
+                    b"data: [DONE]\n\n",
+                ]
+            )
+        )
+        at = data.draw(st.integers(0, len(plain)))
+        stream = b"".join([stream_event({"content": "a"}), *plain[:at], named, *plain[at:]])
+        tap = read(stream, *data.draw(st.lists(st.integers(0, len(stream)), max_size=10)))
+        assert tap.broken is None
+        assert (tap.usage is None) is (b'usage" :' not in named)
+        assert tap.finish_reason == ("error" if b'reason": "error' in named else None)
 
     def test_whole_events_that_name_nothing_are_not_parsed(
         self, monkeypatch: pytest.MonkeyPatch

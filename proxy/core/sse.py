@@ -14,7 +14,7 @@ DONE = b"[DONE]"
 
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_LINE_FEED = 0x0A
+_LINE_FEED, _CARRIAGE_RETURN = 0x0A, 0x0D
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class EventParser:
         if self._after_cr and chunk[0] == _LINE_FEED:
             chunk = chunk[1:]
         self._after_cr = chunk.endswith(b"\r") if chunk else False
-        *lines, rest = _LINE_END.split(chunk)
+        *lines, rest = _LINE_END.split(chunk) if _CARRIAGE_RETURN in chunk else chunk.split(b"\n")
         events: list[Event] = []
         for line in lines:
             if self._partial or self._partial_cut or len(line) > self._max_event_bytes:

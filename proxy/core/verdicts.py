@@ -6,7 +6,7 @@ module only says that one is there. What it means is decided elsewhere, from the
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -15,8 +15,18 @@ from proxy.core.sse import Event
 
 WINDOW_EXCEEDED = "model_context_window_exceeded"
 
-_OUTPUT_FIELDS = ("content", "refusal", "tool_calls", "function_call", "audio", "images")
+_OUTPUT_FIELDS = (
+    *("content", "refusal", "tool_calls", "function_call", "audio", "images"),
+    *REASONING_FIELDS,
+)
 _ZERO_CODES = (None, 0, "0", "", "success")
+# Keys under which an envelope tells of an error; most replies have none of them.
+_ERROR_KEYS = frozenset(
+    {
+        *("error", "errors", "error_type", "error_message", "error_msg", "error_code"),
+        *("base_resp", "Response"),
+    }
+)
 
 
 class Verdict(StrEnum):
@@ -36,12 +46,12 @@ def decode_json(data: bytes) -> Any:
         return None
 
 
-def choices_of(value: Any) -> Iterator[Mapping[str, Any]]:
+def choices_of(value: Any) -> Sequence[Mapping[str, Any]]:
     """The choices that are objects; none for `choices: null`, a missing key, or any other shape."""
     choices = value.get("choices") if isinstance(value, dict) else None
-    for choice in choices if isinstance(choices, list) else ():
-        if isinstance(choice, dict):
-            yield choice
+    if not isinstance(choices, list):
+        return ()
+    return [choice for choice in choices if isinstance(choice, dict)]
 
 
 def usage_of(value: Any) -> Mapping[str, Any] | None:
@@ -74,10 +84,10 @@ def carries_output(value: Any) -> bool:
             return True
         for key in ("delta", "message"):
             part = choice.get(key)
-            if isinstance(part, dict) and any(
-                part.get(field) for field in (*_OUTPUT_FIELDS, *REASONING_FIELDS)
-            ):
-                return True
+            if isinstance(part, dict):
+                for field in _OUTPUT_FIELDS:
+                    if part.get(field):
+                        return True
     return False
 
 
@@ -94,9 +104,22 @@ def looks_like_error(value: Any) -> bool:
         return len(value) == 1 and not isinstance(value[0], list) and looks_like_error(value[0])
     if not isinstance(value, dict):
         return False
-    if value.get("error") or value.get("errors"):
-        return True
     if value.get("type") == "error" or value.get("object") == "error":
+        return True
+    if not _ERROR_KEYS.isdisjoint(value) and _names_error(value):
+        return True
+    for choice in choices_of(value):
+        if choice.get("error") or choice.get("finish_reason") == "error":
+            return True
+    return "choices" not in value and (
+        isinstance(value.get("detail"), (str, list))
+        or (isinstance(value.get("message"), str) and ("code" in value or "type" in value))
+    )
+
+
+def _names_error(value: Mapping[str, Any]) -> bool:
+    """Whether any of the error keys says that there is one."""
+    if value.get("error") or value.get("errors"):
         return True
     if any(isinstance(value.get(key), str) for key in ("error_type", "error_message", "error_msg")):
         return True
@@ -106,17 +129,7 @@ def looks_like_error(value: Any) -> bool:
     response = value.get("Response")
     if isinstance(response, dict) and response.get("Error"):
         return True
-    if value.get("error_code") not in _ZERO_CODES:
-        return True
-    if any(
-        choice.get("error") or choice.get("finish_reason") == "error"
-        for choice in choices_of(value)
-    ):
-        return True
-    return "choices" not in value and (
-        isinstance(value.get("detail"), (str, list))
-        or (isinstance(value.get("message"), str) and ("code" in value or "type" in value))
-    )
+    return value.get("error_code") not in _ZERO_CODES
 
 
 def window_exceeded(value: Any) -> bool:
@@ -134,12 +147,8 @@ def is_evidence(value: Any) -> bool:
     return looks_like_error(value) or window_exceeded(value)
 
 
-def event_verdict(event: Event) -> Verdict:
-    """The verdict on one event by itself."""
-    return _verdict_on(event, decode_json(event.data))
-
-
-def _verdict_on(event: Event, value: Any) -> Verdict:
+def event_verdict(event: Event, value: Any) -> Verdict:
+    """The verdict on one event by itself; `value` is its data as JSON."""
     if event.oversized:
         return Verdict.GOOD
     if event.event == b"error" or looks_like_error(value):
@@ -172,12 +181,11 @@ class FirstEvents:
         """Whether more events can change nothing."""
         return self.verdict in (Verdict.GOOD, Verdict.ERROR)
 
-    def feed(self, event: Event) -> Verdict:
-        """The verdict after this event."""
+    def feed(self, event: Event, value: Any) -> Verdict:
+        """The verdict after this event, whose data as JSON is `value`."""
         if self.decided:
             return self.verdict
-        value = decode_json(event.data)
-        verdict = _verdict_on(event, value)
+        verdict = event_verdict(event, value)
         if self._finish is not None:
             self._settle(event, value, verdict)
             return self.verdict

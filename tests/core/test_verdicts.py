@@ -103,32 +103,36 @@ ERRORS = [
 ]
 
 
+def verdict_on(event: Event) -> Verdict:
+    return event_verdict(event, decode_json(event.data))
+
+
 @pytest.mark.parametrize("event", GOOD)
 def test_known_good(event: Event) -> None:
-    assert event_verdict(event) is Verdict.GOOD
+    assert verdict_on(event) is Verdict.GOOD
 
 
 @pytest.mark.parametrize("event", UNDECIDED)
 def test_not_yet_decided(event: Event) -> None:
-    assert event_verdict(event) is Verdict.UNDECIDED
+    assert verdict_on(event) is Verdict.UNDECIDED
 
 
 @pytest.mark.parametrize("event", ERRORS)
 def test_an_error(event: Event) -> None:
-    assert event_verdict(event) is Verdict.ERROR
+    assert verdict_on(event) is Verdict.ERROR
     first = FirstEvents()
-    assert first.feed(event) is Verdict.ERROR
+    assert first.feed(event, decode_json(event.data)) is Verdict.ERROR
     assert first.evidence == event.data
 
 
 def test_a_length_finish_without_output_is_held() -> None:
-    assert event_verdict(chunk({}, "length")) is Verdict.HELD
+    assert verdict_on(chunk({}, "length")) is Verdict.HELD
 
 
 def read(*events: Event, ended: bool = False) -> FirstEvents:
     first = FirstEvents()
     for event in events:
-        first.feed(event)
+        first.feed(event, decode_json(event.data))
     if ended:
         first.end()
     return first
