@@ -9,13 +9,16 @@ not come out like that is read whole.
 import json
 import re
 import secrets
+from array import array
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from operator import attrgetter
 
+from msgspec.structs import replace
+
 from proxy.core.commands import command_in
-from proxy.core.messages import Message, has_parts, head_length
+from proxy.core.messages import Message, has_media, head_length
 from proxy.off_loop import INLINE_BYTES, off_loop
 from proxy.wire import ChatRequest, read_chat
 
@@ -43,10 +46,10 @@ class Earlier:
     body: bytes = field(repr=False)
     messages: tuple[Message, ...] = field(repr=False)
     raw_messages: tuple[bytes, ...] = field(repr=False)
-    has_parts: bool
+    has_media: bool
     has_commands: bool
     opening: int
-    ends: tuple[int, ...] = field(repr=False)
+    ends: "array[int]" = field(repr=False)
 
 
 def located(request: ChatRequest, before: Earlier | None = None, alike: int = 0) -> Earlier | None:
@@ -58,10 +61,10 @@ def located(request: ChatRequest, before: Earlier | None = None, alike: int = 0)
         return None
     body, raw = request.body, request.raw_messages
     if before is not None and alike:
-        opening, ends = before.opening, list(before.ends[:alike])
+        opening, ends = before.opening, before.ends[:alike]
     else:
         at = body.find(raw[0])
-        opening, ends = body.rfind(b"[", 0, max(at, 0)), [at + len(raw[0])]
+        opening, ends = body.rfind(b"[", 0, max(at, 0)), array("q", [at + len(raw[0])])
         if opening < 0 or body[opening + 1 : at].strip(_WHITE_SPACE):
             return None
     for item in raw[len(ends) :]:
@@ -73,10 +76,10 @@ def located(request: ChatRequest, before: Earlier | None = None, alike: int = 0)
         body=body,
         messages=request.messages,
         raw_messages=raw,
-        has_parts=request.has_parts,
+        has_media=request.has_media,
         has_commands=request.has_commands,
         opening=opening,
-        ends=tuple(ends),
+        ends=ends,
     )
 
 
@@ -110,15 +113,15 @@ def read_on(
         return None
     known = earlier.messages[:alike]
     all_known = alike == len(earlier.messages)
-    messages = (*known, *read.messages[1:])
+    messages = known + read.messages[1:]
     return replace(
         read,
         body=body,
         messages=messages,
-        raw_messages=(*earlier.raw_messages[:alike], *read.raw_messages[1:]),
+        raw_messages=earlier.raw_messages[:alike] + read.raw_messages[1:],
         head_length=head_length(messages),
-        has_parts=read.has_parts
-        or (earlier.has_parts and (all_known or any(map(has_parts, known)))),
+        has_media=read.has_media
+        or (earlier.has_media and (all_known or any(map(has_media, known)))),
         has_commands=read.has_commands
         or (earlier.has_commands and (all_known or any(map(command_in, known)))),
     )

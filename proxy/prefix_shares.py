@@ -1,6 +1,7 @@
 """How much of what is forwarded begins like the conversation's previous request: what a provider's
 prompt cache can keep. Measured on counted requests only; small ones are not worth the hashing."""
 
+from array import array
 from collections.abc import MutableMapping
 from dataclasses import dataclass
 
@@ -15,11 +16,14 @@ CONVERSATIONS_REMEMBERED = 2048
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """One request's messages."""
+    """One request's messages, of which `head_length` are its head. `mark` is that of the reading of
+    its history, None where anything of it was replaced."""
 
-    hashes: tuple[int, ...]
-    sizes: tuple[int, ...]
-    whole_bytes: int
+    hashes: "array[int]"
+    sizes: "array[int]"
+    size_bytes: int
+    head_length: int
+    mark: object
 
 
 class PrefixShares:
@@ -35,17 +39,42 @@ class PrefixShares:
         if turn.view is None:
             return None
         key = (turn.scope.tenant, turn.conversation)
-        messages = turn.request.raw_messages
-        if turn.surface.replaced:
-            messages = (*messages[: turn.request.head_length], *turn.raw_items)
-        sizes = tuple(map(len, messages))
-        now = _Sent(tuple(map(hash, messages)), sizes, sum(sizes))
         before = self._before.get(key)
-        self._before[key] = now
-        if before is None or not before.hashes:
-            return None
-        begun = alike(before.hashes, now.hashes)
-        left = sum(before.sizes[begun:])
-        share = (before.whole_bytes - left) / max(before.whole_bytes, 1)
+        if before is not None and _grew_from(before, turn):
+            self._before[key] = _sent(turn, before)
+            share = 1.0
+        else:
+            now = self._before[key] = _sent(turn)
+            if before is None or not before.hashes:
+                return None
+            kept = sum(before.sizes[: alike(before.hashes, now.hashes)])
+            share = kept / max(before.size_bytes, 1)
         self._metrics.observe("tidegate_prefix_share", share)
         return share
+
+
+def _grew_from(before: _Sent, turn: Turn) -> bool:
+    """Whether the turn is surely the one before and more: in most conversations, nearly always."""
+    if before.mark is None or before.mark is not turn.reading.grew_from or turn.surface.replaced:
+        return False
+    head = turn.request.raw_messages[: turn.request.head_length]
+    return before.hashes[: before.head_length] == array("q", map(hash, head))
+
+
+def _sent(turn: Turn, before: _Sent | None = None) -> _Sent:
+    """What is remembered of a turn that begins with all of the one before, if there is one."""
+    head_length = turn.request.head_length
+    messages = turn.raw_items
+    if before is None:
+        before = _Sent(array("q"), array("q"), 0, head_length, None)
+        messages = (*turn.request.raw_messages[:head_length], *messages)
+    else:
+        messages = messages[len(before.hashes) - head_length :]
+    sizes = array("q", map(len, messages))
+    return _Sent(
+        hashes=before.hashes + array("q", map(hash, messages)),
+        sizes=before.sizes + sizes,
+        size_bytes=before.size_bytes + sum(sizes),
+        head_length=head_length,
+        mark=None if turn.surface.replaced else turn.reading.mark,
+    )

@@ -4,63 +4,70 @@ A request that begins with the very bytes of an earlier one of the same tenant b
 meanings, pairs, fingerprints and counts. Bounded in bytes; whoever is not found is worked out anew.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import TypeVar
 
+import msgspec
 from cachetools import LRUCache
 
+from proxy.core.messages import Message
 from proxy.core.ranges import Pairing
 from proxy.core.surface import Surface
 
 T = TypeVar("T")
 
-REMEMBERED_BYTES = 8 * 1024 * 1024
-"""Of request bodies: 18 conversations of 100,000 tokens, or hundreds of the usual ones. What is
-kept with them takes about as much again. Chosen."""
+REMEMBERED_BYTES = 6 * 1024 * 1024
+"""Of messages: 14 conversations of 100,000 tokens, or hundreds of the usual ones, the same as in
+`beginnings`. What is kept with them takes about as much again. Chosen."""
 
 LEAST_MESSAGES = 8
-"""Shorter histories are worked out as quickly as they are found."""
+"""Shorter histories, and beginnings, are worked out as quickly as they are found."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """A history without its replacements. `counts` grow by model: tokens of the first messages."""
+class Reading(msgspec.Struct, frozen=True):
+    """A history without its replacements. `counts` grow by model: tokens of the first messages.
 
-    raw: tuple[bytes, ...] = field(repr=False)
-    pairing: Pairing = field(repr=False)
-    meanings: tuple[bytes, ...] = field(repr=False)
-    chain: tuple[bytes, ...] = field(repr=False)
-    surface: Surface = field(repr=False)
-    counts: dict[str, tuple[int, ...]] = field(default_factory=dict, repr=False)
+    `mark` is this reading's own; `grew_from` is that of the one whose messages it has all of, and
+    more behind them.
+    """
 
-    def counts_of_first(self, messages: int) -> Mapping[str, tuple[int, ...]]:
+    history: tuple[Message, ...]
+    raw: tuple[bytes, ...]
+    size_bytes: int  # of `raw`
+    pairing: Pairing
+    meanings: tuple[bytes, ...]
+    chain: tuple[bytes, ...]
+    surface: Surface
+    counts: dict[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
+    mark: object = msgspec.field(default_factory=object)
+    grew_from: object = None
+
+    def counts_of_first(self, messages: int) -> dict[str, tuple[int, ...]]:
         """The counts that hold for a history which begins with so many of these messages."""
         return {model: tokens[:messages] for model, tokens in self.counts.items()}
 
 
 class Recent:
-    """The last reading of each conversation, found by tenant and first message."""
+    """The last reading of each conversation, found by tenant and the messages it opens with."""
 
     def __init__(self, max_bytes: int = REMEMBERED_BYTES) -> None:
         """Empty."""
-        self._readings: LRUCache[tuple[str, bytes], Reading] = LRUCache(
-            max_bytes, getsizeof=lambda reading: sum(map(len, reading.raw))
+        self._readings: LRUCache[tuple[str, Sequence[bytes]], Reading] = LRUCache(
+            max_bytes, getsizeof=lambda reading: reading.size_bytes
         )
         self._max_bytes = max_bytes
 
-    def find(self, tenant: str, raw: Sequence[bytes]) -> tuple[Reading, int] | None:
+    def find(self, tenant: str, raw: tuple[bytes, ...]) -> tuple[Reading, int] | None:
         """The reading that a history of these bytes begins like, and for how many messages."""
         if len(raw) < LEAST_MESSAGES:
             return None
-        found = self._readings.get((tenant, raw[0]))
+        found = self._readings.get((tenant, raw[:LEAST_MESSAGES]))
         return None if found is None else (found, alike(found.raw, raw))
 
     def keep(self, tenant: str, reading: Reading) -> None:
         """In place of what was kept of that conversation."""
-        size_bytes = sum(map(len, reading.raw))
-        if len(reading.raw) >= LEAST_MESSAGES and size_bytes <= self._max_bytes // 4:
-            self._readings[tenant, reading.raw[0]] = reading
+        if len(reading.raw) >= LEAST_MESSAGES and reading.size_bytes <= self._max_bytes // 4:
+            self._readings[tenant, reading.raw[:LEAST_MESSAGES]] = reading
 
 
 def alike(known: Sequence[T], now: Sequence[T]) -> int:

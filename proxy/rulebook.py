@@ -68,7 +68,7 @@ class Rulebook:
         # An upstream that is being asked may be about to tell what is missing.
         if not rules.budget.valid and not self._windows.asking(scope):
             self._warn(scope, rules.budget.problem)
-        if request.has_parts and await takes_no_images(self._store, scope):
+        if request.has_media and await takes_no_images(self._store, scope):
             rules = replace(rules, takes_no_images=True)
         return rules
 

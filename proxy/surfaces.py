@@ -1,12 +1,10 @@
 """From a request to a priced surface: fingerprints, stored replacements, fold, weight. Messages
-seen on an earlier turn are neither hashed for meaning nor tokenised again."""
+seen on an earlier turn are neither hashed nor tokenised again."""
 
 import logging
-from collections.abc import Iterable, MutableMapping, Sequence
-from dataclasses import replace
-from hashlib import sha256
+from collections.abc import Iterable, Sequence
 
-from cachetools import LRUCache
+from msgspec.structs import replace
 
 from proxy.anchor_book import AnchorBook
 from proxy.core.anchors import Sent, scaled
@@ -16,7 +14,7 @@ from proxy.core.fingerprints import chain as fingerprint_chain
 from proxy.core.fingerprints import meaning
 from proxy.core.image_prices import price_image
 from proxy.core.images import ImagePart, image_parts
-from proxy.core.messages import Message, role_of
+from proxy.core.messages import Message, has_media, role_of
 from proxy.core.offloading import IMAGE_ROLES, SurfaceImage
 from proxy.core.ranges import pair, settled
 from proxy.core.replacements import Replacement, Scope
@@ -33,8 +31,6 @@ from proxy.wire import ChatRequest
 
 log = logging.getLogger(__name__)
 
-MEANINGS_REMEMBERED = 65_536
-
 
 class Surfaces:
     """Opens a turn on a request, and keeps it true to what the store says."""
@@ -48,7 +44,6 @@ class Surfaces:
         self._anchors = anchors
         self._key = fingerprint_key
         self._recent = Recent()
-        self._meanings: MutableMapping[bytes, bytes] = LRUCache(MEANINGS_REMEMBERED)
 
     async def open(
         self,
@@ -75,8 +70,9 @@ class Surfaces:
             meanings=reading.meanings,
             applied=(),
             surface=reading.surface,
-            raw_items=request.raw_history,
+            raw_items=reading.raw,
             rules=rules,
+            reading=reading,
             from_log=logged_chain is not None,
             unrecorded=not recorded.conversations,
         )
@@ -88,30 +84,52 @@ class Surfaces:
         history, raw = request.history, request.raw_history
         found = self._recent.find(tenant, raw)
         if found is None:
+            size_bytes = sum(map(len, raw))
             pairing = pair(history)
-            meanings = await self._meanings_of(history, raw)
+            meanings = await off_loop(size_bytes, self._meanings_of, history)
             chain = fingerprint_chain(self._key, meanings, pairing)
-            reading = Reading(raw, pairing, meanings, chain, unfolded(history, pairing))
+            surface = unfolded(history, pairing)
+            reading = Reading(history, raw, size_bytes, pairing, meanings, chain, surface)
         else:
             known, alike = found
-            # Behind the last message that both have, the earlier one may have gone on otherwise.
-            start = settled(history, alike if alike == len(known.raw) else alike - 1)
-            history = (*(item.message for item in known.surface.items[:alike]), *history[alike:])
-            raw = (*known.raw[:alike], *raw[alike:])
-            pairing = pair(history, start=start, before=known.pairing)
-            new = await self._meanings_of(history[alike:], raw[alike:])
-            meanings = (*known.meanings[:alike], *new)
-            chain = fingerprint_chain(self._key, meanings, pairing, known=known.chain[:start])
-            surface = unfolded(history, pairing, start=start, before=known.surface)
-            counts = dict(known.counts_of_first(alike))
-            reading = Reading(raw, pairing, meanings, chain, surface, counts)
-            request = replace(
-                request,
-                messages=(*request.head, *history),
-                raw_messages=(*request.raw_messages[: request.head_length], *raw),
-            )
+            if alike and history[alike - 1] is not known.history[alike - 1]:
+                history = known.history[:alike] + history[alike:]
+                raw = known.raw[:alike] + raw[alike:]
+                request = replace(
+                    request,
+                    messages=request.head + history,
+                    raw_messages=request.raw_messages[: request.head_length] + raw,
+                )
+            reading = await self._read_on(history, raw, known, alike)
         self._recent.keep(tenant, reading)
         return request, reading
+
+    async def _read_on(
+        self, history: tuple[Message, ...], raw: tuple[bytes, ...], known: Reading, alike: int
+    ) -> Reading:
+        """The reading of a history that begins with `alike` messages of a known one."""
+        goes_on = alike == len(known.raw)
+        # Behind the last message that both have, the earlier one may have gone on otherwise.
+        start = settled(history, alike if goes_on else alike - 1)
+        pairing = pair(history, start=start, before=known.pairing)
+        new_bytes = sum(map(len, raw[alike:]))
+        new = await off_loop(new_bytes, self._meanings_of, history[alike:])
+        meanings = known.meanings[:alike] + new
+        before_bytes = known.size_bytes if goes_on else sum(map(len, raw[:alike]))
+        return Reading(
+            history=history,
+            raw=raw,
+            size_bytes=before_bytes + new_bytes,
+            pairing=pairing,
+            meanings=meanings,
+            chain=fingerprint_chain(self._key, meanings, pairing, known=known.chain[:start]),
+            surface=unfolded(history, pairing, start=start, before=known.surface),
+            counts=known.counts_of_first(alike),
+            grew_from=known.mark if goes_on else None,
+        )
+
+    def _meanings_of(self, messages: Sequence[Message]) -> tuple[bytes, ...]:
+        return tuple([meaning(self._key, message) for message in messages])
 
     def digest_of(self, message: Message) -> bytes:
         """The keyed hash of what one message means: how a message of ours is recognised."""
@@ -131,8 +149,8 @@ class Surfaces:
 
     async def applying(self, turn: Turn, applied: Sequence[Replacement]) -> Turn:
         """The turn folded with exactly these replacements; priced again if it was priced."""
-        size_bytes = sum(map(len, turn.request.raw_history)) if applied else 0
-        surface = await off_loop(size_bytes, fold, turn.request.history, turn.pairing, applied)
+        size_bytes = turn.reading.size_bytes if applied else 0
+        surface = await off_loop(size_bytes, fold, turn.reading.history, turn.pairing, applied)
         folded = turn.having(
             applied=tuple(applied),
             surface=surface,
@@ -146,54 +164,52 @@ class Surfaces:
     async def price(self, turn: Turn) -> Turn:
         """The turn with counts of what the client sent and of what would be forwarded."""
         request, model = turn.request, turn.scope.model
-        ours = [
-            (raw, item.message)
-            for raw, item in zip(turn.raw_items, turn.surface.items, strict=True)
-        ]
         head = sum(await self._meter.count_messages(_head(request), model))
-        history = await self._history_tokens(turn)
-        items = await self._meter.count_messages(ours, model) if turn.surface.replaced else None
-        outside = len(request.body) - sum(map(len, request.raw_messages))
+        history = items = await self._history_counts(turn)
+        if turn.surface.replaced:
+            shown = [item.message for item in turn.surface.items]
+            ours = list(zip(turn.raw_items, shown, strict=True))
+            items = await self._meter.count_messages(ours, model)
+        outside = sum(map(len, request.fields.values()))
         extras = await self._meter.measure_extras(request.params, model, size_bytes=outside)
-        item_counts = history if items is None else items
+        client_tokens = extras + head + sum(history)
         counted = Counted(
-            client_tokens=extras + head + sum(history),
-            surface_tokens=extras + head + sum(item_counts),
+            client_tokens=client_tokens,
+            surface_tokens=client_tokens if items is history else extras + head + sum(items),
         )
         ratio = self._anchors.ratio(turn.scope)
-        history_tokens = _scaled(history, ratio)
         view = View(
-            history=request.history,
+            history=turn.reading.history,
             pairing=turn.pairing,
             chain=turn.chain,
             applied=turn.applied,
             surface=turn.surface,
-            item_tokens=history_tokens if items is None else _scaled(items, ratio),
-            history_tokens=history_tokens,
+            item_counts=items,
+            history_counts=history,
             fixed_tokens=scaled(extras + head, ratio),
             total_tokens=self._anchors.total(self.sent(turn, counted)),
+            ratio=ratio,
         )
         return turn.having(view=view, counted=counted)
 
-    async def _history_tokens(self, turn: Turn) -> tuple[int, ...]:
+    async def _history_counts(self, turn: Turn) -> tuple[int, ...]:
         """The count of each message of the client's history; only new ones are looked at."""
-        request, model = turn.request, turn.scope.model
-        found = self._recent.find(turn.scope.tenant, request.raw_history)
-        reading, alike = found if found is not None else (None, 0)
-        known = reading.counts.get(model, ())[:alike] if reading is not None else ()
-        new = zip(request.raw_history[len(known) :], request.history[len(known) :], strict=True)
-        tokens = (*known, *await self._meter.count_messages(tuple(new), model))
-        if reading is not None and alike == len(reading.raw) == len(tokens):
-            reading.counts[model] = tokens
-        return tokens
+        reading, model = turn.reading, turn.scope.model
+        known = reading.counts.get(model, ())
+        if len(known) == len(reading.raw):
+            return known
+        new = zip(reading.raw[len(known) :], reading.history[len(known) :], strict=True)
+        counts = known + await self._meter.count_messages(tuple(new), model)
+        reading.counts[model] = counts
+        return counts
 
     def sent(self, turn: Turn, counted: Counted) -> Sent:
         """What the provider's figure for this surface would be about."""
-        with_parts = turn.surface.items if turn.request.has_parts else ()
+        items = turn.surface.items if turn.request.has_media else ()
         images = sum(
             self._meter.image_tokens(item.message, turn.scope.model)
-            for item in with_parts
-            if isinstance(item.message.get("content"), list)
+            for item in items
+            if has_media(item.message)
         )
         return Sent(
             scope=turn.scope,
@@ -205,10 +221,9 @@ class Surfaces:
 
     def bound(self, turn: Turn) -> int:
         """No count of what would be forwarded can exceed this: bytes, and the price of images."""
-        items: tuple[Message, ...] = ()
-        if turn.request.has_parts:
-            items = (*turn.request.head, *(item.message for item in turn.surface.items))
-        return self._bound(turn, items, turn.body_bytes)
+        items = turn.surface.items if turn.request.has_media else ()
+        messages = (*turn.request.head, *(item.message for item in items))
+        return self._bound(turn, messages, turn.body_bytes)
 
     def bound_as_sent(self, turn: Turn) -> int | None:
         """The same of what the client sent, None where that is what would be forwarded."""
@@ -218,8 +233,8 @@ class Surfaces:
 
     def _bound(self, turn: Turn, messages: Iterable[Message], body_bytes: int) -> int:
         images = data_bytes = 0
-        for message in messages if turn.request.has_parts else ():
-            if isinstance(message.get("content"), list):
+        for message in messages if turn.request.has_media else ():
+            if has_media(message):
                 images += self._meter.image_tokens(message, turn.scope.model)
                 data_bytes += sum(i.size_bytes for i in image_parts(message) if i.has_bytes)
         bound = self._meter.upper_bound(
@@ -230,12 +245,12 @@ class Surfaces:
     def images(self, turn: Turn) -> tuple[SurfaceImage, ...]:
         """The images still on the surface of the history, in user and tool messages."""
         found: list[SurfaceImage] = []
-        ratio = self._anchors.ratio(turn.scope)
-        for item in turn.surface.items:
+        ratio, history = self._anchors.ratio(turn.scope), turn.reading.history
+        for item in turn.surface.items if turn.request.has_media else ():
             if item.position is None or role_of(item.message) not in IMAGE_ROLES:
                 continue
             # Paths must lead into the client's message: a merged frame shifts the parts.
-            for image in image_parts(turn.request.history[item.position]):
+            for image in image_parts(history[item.position]):
                 if not _still_there(item.message, image):
                     continue
                 size = part_size(image)
@@ -254,39 +269,16 @@ class Surfaces:
                 )
         return tuple(found)
 
-    async def _meanings_of(
-        self, history: Sequence[Message], raw: Sequence[bytes]
-    ) -> tuple[bytes, ...]:
-        keys = await off_loop(sum(map(len, raw)), _raw_digests, raw)
-        found = [self._meanings.get(key) for key in keys]
-        missing = [position for position, known in enumerate(found) if known is None]
-        if missing:
-            made = await off_loop(
-                sum(len(raw[position]) for position in missing),
-                lambda: [meaning(self._key, history[position]) for position in missing],
-            )
-            for position, value in zip(missing, made, strict=True):
-                self._meanings[keys[position]] = found[position] = value
-        return tuple(known for known in found if known is not None)
-
 
 def _head(request: ChatRequest) -> list[tuple[bytes, Message]]:
     return list(zip(request.raw_messages[: request.head_length], request.head, strict=True))
 
 
-def _scaled(counts: Sequence[int], ratio: float) -> tuple[int, ...]:
-    return tuple(counts) if ratio == 1.0 else tuple(scaled(tokens, ratio) for tokens in counts)
-
-
-def _raw_digests(raw: Sequence[bytes]) -> list[bytes]:
-    """What the meaning of a message is remembered by. sha256 runs in hardware on most machines."""
-    return [sha256(item).digest() for item in raw]
-
-
 def _edited_bytes(request: ChatRequest, surface: Surface) -> int:
     """How large the messages are that must be written again."""
+    raw = request.raw_history
     return sum(
-        len(request.raw_history[item.position])
+        len(raw[item.position])
         for item in surface.items
         if not item.as_sent and item.position is not None
     )

@@ -13,6 +13,7 @@ from proxy.core.ranges import Pairing
 from proxy.core.replacements import Replacement, Scope, generation_of
 from proxy.core.surface import Surface
 from proxy.model_rules import ModelRules
+from proxy.recent import Reading
 from proxy.relay import Caller
 from proxy.wire import ChatRequest, encode_message, with_messages
 
@@ -41,6 +42,7 @@ class Turn(msgspec.Struct, frozen=True):
     surface: Surface
     raw_items: tuple[bytes, ...]
     rules: ModelRules
+    reading: Reading
     view: View | None = None
     counted: Counted | None = None
     bound_tokens: int | None = None

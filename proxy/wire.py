@@ -3,13 +3,13 @@ bytes of every other field and of every message kept stand in the new body as th
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from proxy.core.commands import command_in
-from proxy.core.messages import Message, has_parts, head_length
+from proxy.core.messages import Message, has_media, head_length
 from proxy.core.stream_usage import asks_for_usage, stream_options_asking
 
 _RAW_BODY = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -32,8 +32,7 @@ SPARE_FRAMES = 150
 COUNTED_BYTES = 16 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class ChatRequest:
+class ChatRequest(msgspec.Struct, frozen=True):
     """A chat-completions request: its bytes, and what was read of them.
 
     `fields` holds the raw JSON of every top-level field in the client's order, with nothing but
@@ -41,18 +40,22 @@ class ChatRequest:
     are the bytes of `messages[i]`.
     """
 
-    body: bytes = field(repr=False)
-    fields: Mapping[str, bytes] = field(repr=False)
-    params: Mapping[str, Any] = field(repr=False)
-    messages: tuple[Message, ...] = field(repr=False)
-    raw_messages: tuple[bytes, ...] = field(repr=False)
+    body: bytes
+    fields: Mapping[str, bytes]
+    params: Mapping[str, Any]
+    messages: tuple[Message, ...]
+    raw_messages: tuple[bytes, ...]
     head_length: int
     model: str
     stream: bool
-    has_parts: bool = True  # False: every content is a string or nothing, so there is no image
+    has_media: bool = True  # False: all content is text, so there is no image, audio or file
     has_commands: bool = True  # False: no message is a command to Tidegate itself
     rewritten: bool = False  # read leniently: the raw pieces are not the client's own bytes
     usage_added: bool = False  # the body asks for usage in the stream, the client did not
+
+    def __repr__(self) -> str:
+        """What it asks for; no message text."""
+        return f"ChatRequest(model={self.model!r}, messages={len(self.messages)})"
 
     @property
     def head(self) -> tuple[Message, ...]:
@@ -187,7 +190,7 @@ def _request(
         head_length=head_length(parsed),
         model=model or default_model,
         stream=params.get("stream") is True,
-        has_parts=any(map(has_parts, parsed)),
+        has_media=any(map(has_media, parsed)),
         has_commands=any(map(command_in, parsed)),
     )
 

@@ -3,12 +3,12 @@
 import asyncio
 import json
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import fields
 
 from proxy import beginnings
 from proxy.beginnings import Beginnings, known_messages, located, read_on

@@ -25,6 +25,24 @@ async def test_a_history_that_only_grows_keeps_all_of_it(tmp_path: Path) -> None
         assert shares.observe(await priced(parts, "one", "two", "three")) == 1.0
 
 
+async def test_a_grown_history_is_compared_with_all_of_the_one_before(tmp_path: Path) -> None:
+    """A long one that grows is not compared again, and remembered as if it had been; a head that
+    changed is."""
+    one = [f"message {n}" for n in range(10)]
+    shares, alone = PrefixShares(Metrics()), PrefixShares(Metrics())
+    head = {"role": "system", "content": "Monday."}
+    async with bench(tmp_path) as parts:
+        for texts in (one, [*one, "x"], [*one, "x", "y", "z"]):
+            turn = await priced(parts, *texts)
+            shares.observe(turn)
+        alone.observe(turn)
+        assert shares._before == alone._before
+        turn = await parts.surfaces.price(await parts.turn([head, *said(*one, "x", "y", "z", "0")]))
+        assert shares.observe(turn.having(conversation="c")) == 0.0
+        forked = await priced(parts, *one)
+        assert shares.observe(forked) == 0.0
+
+
 async def test_what_follows_the_first_difference_is_lost(tmp_path: Path) -> None:
     """By bytes: half of the two equally long messages."""
     metrics = Metrics()

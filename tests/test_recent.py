@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from proxy.anchor_book import AnchorBook
 from proxy.core.messages import Message
@@ -20,7 +21,8 @@ from tests.strategies import JsonObject, histories, user
 
 
 def reading_of(raw: Sequence[bytes]) -> Reading:
-    return Reading(tuple(raw), Pairing({}, (), ()), (), (), Surface((), (), ()))
+    size_bytes = sum(map(len, raw))
+    return Reading((), tuple(raw), size_bytes, Pairing({}, (), ()), (), (), Surface((), (), ()))
 
 
 def raw_of(*texts: str) -> tuple[bytes, ...]:
@@ -34,7 +36,8 @@ def read(surfaces: Surfaces, history: Sequence[Message]) -> Reading:
     assert shared == request
     shown = [item.message for item in reading.surface.items]
     assert all(a is b for a, b in zip(shown, shared.history, strict=True))
-    return reading
+    assert reading.size_bytes == sum(map(len, request.raw_history))
+    return replace(reading, mark=None, grew_from=None)
 
 
 def fresh() -> Surfaces:
@@ -68,12 +71,13 @@ def test_only_the_same_tenant_s_bytes_are_recognised() -> None:
     assert found[1] == len(raw)
     assert recent.find("other", raw) is None
     assert recent.find("one", raw_of(*"abcd")) is None
+    assert recent.find("one", raw_of(*"abcXefghij")) is None
 
 
 def test_the_first_difference_ends_what_is_alike() -> None:
     recent = Recent()
     recent.keep("t", reading_of(raw_of(*"abcdefghij")))
-    for texts, alike in (("abcdefgh", 8), ("abcXefghij", 3), ("abcdefghijk", 10)):
+    for texts, alike in (("abcdefgh", 8), ("abcdefghXj", 8), ("abcdefghijk", 10)):
         found = recent.find("t", raw_of(*texts))
         assert found is not None
         assert found[1] == alike

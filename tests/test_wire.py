@@ -114,6 +114,25 @@ def test_null_empty_and_absent_content_keep_their_form() -> None:
     assert resplice(body) == body
 
 
+def test_only_pieces_written_anew_are_said_to_be_rewritten() -> None:
+    plain = b'{"messages":[{"role":"user","content":"a"}],"n":%s}'
+    assert not read(plain % b"1").rewritten
+    assert read(plain % b"NaN").rewritten
+
+
+def test_what_a_request_cannot_hold_is_known_when_it_is_read() -> None:
+    text = read(b'{"messages":[{"role":"user","content":[{"type":"text","text":"a"}]}]}')
+    assert not text.has_media
+    assert not text.has_commands
+    both = read(
+        b'{"messages":[{"role":"user","content":[{"type":"image_url"}]},'
+        b'{"role":"user","content":"/compact"}]}'
+    )
+    assert both.has_media
+    assert both.has_commands
+    assert "compact" not in repr(both)
+
+
 def test_lone_surrogates_pass_with_the_same_values_as_ascii_escapes() -> None:
     """R126."""
     body = (

@@ -124,6 +124,13 @@ def scaled(counted_tokens: int, ratio: float) -> int:
     return ceil(counted_tokens * ratio)
 
 
+def all_scaled(counted_tokens: tuple[int, ...], ratio: float) -> tuple[int, ...]:
+    """Each of many counts as `scaled` gives it."""
+    if ratio == 1.0:
+        return counted_tokens
+    return tuple(scaled(tokens, ratio) for tokens in counted_tokens)
+
+
 def total_tokens(counted_tokens: int, *, anchor: Anchor | None, ratio: float) -> int:
     """The size of a whole request that we count `counted_tokens`.
 

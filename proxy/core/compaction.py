@@ -4,8 +4,10 @@ a finished compaction must pass. Design sections 8 and 9; every number here is t
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
+from proxy.core.anchors import all_scaled
 from proxy.core.digest import plan_digest
 from proxy.core.frame import KeptWords, digest_payload, keep_words, summary_payload
 from proxy.core.messages import HEAD_ROLES, Message, is_real_user, role_of, text_of
@@ -46,13 +48,14 @@ class Reason(StrEnum):
     WINDOW_STATED = "window-stated"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: what was scaled stays with it
 class View:
     """A request's history as folded and priced: what plans are made on.
 
-    `item_tokens` prices `surface.items`, `history_tokens` the messages as the client sent them,
-    `fixed_tokens` the head and everything outside `messages`; all scaled. `total_tokens` is what
-    decides: scaled, or from the provider's own figure.
+    `item_counts` prices `surface.items`, `history_counts` the messages as the client sent them, by
+    our own count; `item_tokens` and `history_tokens` are the same times `ratio`, worked out when a
+    plan asks. `fixed_tokens` is the head and everything outside `messages`, scaled. `total_tokens`
+    is what decides: scaled, or from the provider's own figure.
     """
 
     history: tuple[Message, ...]
@@ -60,10 +63,23 @@ class View:
     chain: tuple[bytes, ...]
     applied: tuple[Replacement, ...]
     surface: Surface
-    item_tokens: tuple[int, ...]
-    history_tokens: tuple[int, ...]
+    item_counts: tuple[int, ...]
+    history_counts: tuple[int, ...]
     fixed_tokens: int
     total_tokens: int
+    ratio: float = 1.0
+
+    @cached_property
+    def item_tokens(self) -> tuple[int, ...]:
+        """The price of each item of the surface."""
+        if self.item_counts is self.history_counts:
+            return self.history_tokens
+        return all_scaled(self.item_counts, self.ratio)
+
+    @cached_property
+    def history_tokens(self) -> tuple[int, ...]:
+        """The price of each message as the client sent it."""
+        return all_scaled(self.history_counts, self.ratio)
 
     def units(self) -> tuple[PricedUnit, ...]:
         """The surface as stretches that may not be cut, with their prices."""

@@ -11,7 +11,6 @@ from urllib.parse import urlsplit
 from proxy.core.messages import (
     Message,
     part_text,
-    parts_of,
     role_of,
     tool_calls_of,
 )
@@ -47,14 +46,22 @@ class _Slice:
 
 
 def _hash(key: bytes, pieces: Iterable[bytes | _Slice]) -> bytes:
-    state = blake2b(key=key[:64], digest_size=FINGERPRINT_BYTES)
+    """Of every piece and the length before it. What is short is hashed in one step."""
+    waiting: list[bytes] = []
+    state = None
     for piece in pieces:
-        state.update(len(piece).to_bytes(8, "big"))
+        waiting.append(len(piece).to_bytes(8, "big"))
         if isinstance(piece, bytes):
-            state.update(piece)
-        else:
-            for step in piece.steps():
-                state.update(step)
+            waiting.append(piece)
+            continue
+        state = state or blake2b(key=key[:64], digest_size=FINGERPRINT_BYTES)
+        state.update(b"".join(waiting))
+        waiting.clear()
+        for step in piece.steps():
+            state.update(step)
+    if state is None:
+        return blake2b(b"".join(waiting), key=key[:64], digest_size=FINGERPRINT_BYTES).digest()
+    state.update(b"".join(waiting))
     return state.digest()
 
 
@@ -114,13 +121,16 @@ def meaning(key: bytes, message: Message) -> bytes:
     if isinstance(name, str) and name:
         pieces += (b"name", _bytes(name))
     content = message.get("content")
-    odd = content is not None and not isinstance(content, (str, list))
-    for part in [content] if odd else parts_of(message):
-        if isinstance(part, Mapping) and part.get("type") in _REASONING_PARTS:
-            continue
-        kind, value = _part_pieces(part)
-        if value:
-            pieces += (kind, value)
+    if isinstance(content, str):
+        if content:
+            pieces += (b"text", _bytes(content))
+    elif content is not None:
+        for part in content if isinstance(content, list) else [content]:
+            if isinstance(part, Mapping) and part.get("type") in _REASONING_PARTS:
+                continue
+            kind, value = _part_pieces(part)
+            if value:
+                pieces += (kind, value)
     refusal = message.get("refusal")
     if isinstance(refusal, str) and refusal:
         pieces += (b"text", _bytes(refusal))
@@ -130,19 +140,19 @@ def meaning(key: bytes, message: Message) -> bytes:
 
 
 def chain(
-    key: bytes, meanings: Sequence[bytes], pairing: Pairing, *, known: Sequence[bytes] = ()
+    key: bytes, meanings: Sequence[bytes], pairing: Pairing, *, known: tuple[bytes, ...] = ()
 ) -> tuple[bytes, ...]:
     """The fingerprint after each message: hash(fingerprint before, digest of the message).
 
     A result's digest holds which call of its unit it answers, in place of the call's id. `known`
     are the fingerprints after the first messages.
     """
-    prints = list(known)
-    before = prints[-1] if prints else b""
-    for position in range(len(prints), len(meanings)):
+    new: list[bytes] = []
+    before = known[-1] if known else b""
+    for position in range(len(known), len(meanings)):
         value = meanings[position]
         answer = pairing.answers.get(position)
         place = b"" if answer is None else b"%d.%d" % (answer.distance, answer.call_index)
         before = _hash(key, (before, value, place))
-        prints.append(before)
-    return tuple(prints)
+        new.append(before)
+    return known + tuple(new)

@@ -10,6 +10,8 @@ Message = Mapping[str, Any]
 
 HEAD_ROLES = frozenset({"system", "developer"})
 RESULT_ROLES = frozenset({"tool", "function"})
+# A tuple: a client's type may be anything, and not hashable.
+TEXT_PARTS = ("text", "input_text", "output_text", "refusal", "thinking", "redacted_thinking")
 REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_details", "thinking")
 
 
@@ -37,9 +39,12 @@ def head_length(messages: Sequence[Message]) -> int:
     return len(messages)
 
 
-def has_parts(message: Message) -> bool:
-    """Whether the content is a list of parts; a string holds no image."""
-    return isinstance(message.get("content"), list)
+def has_media(message: Message) -> bool:
+    """Whether any part of the content is more than text: an image, audio, a file, or unknown."""
+    content = message.get("content")
+    return isinstance(content, list) and any(
+        isinstance(part, Mapping) and part.get("type") not in TEXT_PARTS for part in content
+    )
 
 
 def parts_of(message: Message) -> Sequence[Any]:
@@ -110,6 +115,8 @@ def _arguments(value: Any) -> str:
 def tool_calls_of(message: Message) -> tuple[ToolCall, ...]:
     """The calls an assistant message makes, legacy `function_call` included, in order."""
     if role_of(message) != "assistant":
+        return ()
+    if "tool_calls" not in message and "function_call" not in message:
         return ()
     calls: list[ToolCall] = []
     listed = message.get("tool_calls")

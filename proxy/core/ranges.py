@@ -2,15 +2,18 @@
 ids, answer out of order and interleave; what belongs together is one unit, and cuts fall only
 between units."""
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
+from operator import attrgetter
+from typing import NamedTuple
 
 from proxy.core.messages import Message, ToolCall, is_result, role_of, tool_calls_of
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """Which call a result answers: the call's message, its index there, and how many
     call-bearing messages lie between (0 = the nearest one)."""
 
@@ -19,8 +22,7 @@ class Answer:
     distance: int
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
+class Unit(NamedTuple):
     """`history[start:end]`, which may not be cut; `open` while a call in it still waits."""
 
     start: int
@@ -134,10 +136,15 @@ def pair(
     is the pairing of a history that begins with the same `start` messages, a `settled` place.
     """
     found = dict(before.answers)
-    for position in [position for position in reversed(found) if position >= start]:
+    for position in list(takewhile(lambda position: position >= start, reversed(found))):
         del found[position]
+    missing = tuple(call for call in before.unanswered if call[0] < start)
+    units = before.units[: bisect_right(before.units, start, key=_end_of)]
+    if not any(is_result(message) or tool_calls_of(message) for message in history[start:]):
+        alone = [Unit(position, position + 1) for position in range(start, len(history))]
+        return Pairing(found, missing, units + tuple(alone))
     pairer = _Pairer()
-    pairer.unanswered = [call for call in before.unanswered if call[0] < start]
+    pairer.unanswered = list(missing)
     ordinal: dict[int, int] = {}
     block, previous_calls = 0, False
     for position in range(start, len(history)):
@@ -155,9 +162,10 @@ def pair(
         previous_calls = bool(calls)
     pairer.give_up()
     missing = tuple(sorted(pairer.unanswered))
-    units = [unit for unit in before.units if unit.end <= start]
-    units += _units(history, found, missing, start)
-    return Pairing(found, missing, tuple(units))
+    return Pairing(found, missing, units + tuple(_units(history, found, missing, start)))
+
+
+_end_of = attrgetter("end")
 
 
 def _units(

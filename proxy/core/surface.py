@@ -4,7 +4,8 @@ history and the replacements that match it, so any worker makes the same surface
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from proxy.core.frame import compose, merge_into
 from proxy.core.images import placeholder
@@ -17,8 +18,7 @@ RANGE_KINDS = frozenset({ReplacementKind.SUMMARY, ReplacementKind.DIGEST})
 EDIT_KINDS = frozenset({ReplacementKind.PRUNE, ReplacementKind.OFFLOAD})
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(NamedTuple):
     """One message of the surface.
 
     `position` is the history position of the client's message, None for a message of ours;
@@ -30,8 +30,7 @@ class Item:
     as_sent: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
+class Stretch(NamedTuple):
     """`items[first:last]` of the surface stand for `history[start:end]` and may not be cut."""
 
     start: int
@@ -98,16 +97,19 @@ def unfolded(
 ) -> Surface:
     """The surface without any replacement. `before` is that of a history which begins with the same
     `start` messages, a settled place of both."""
-    items = [Item(history[p], p, as_sent=True) for p in range(start, len(history))]
+    items = tuple([Item(history[p], p, as_sent=True) for p in range(start, len(history))])
     kept: tuple[Stretch, ...] = ()
     if before is not None:
-        kept = before.stretches[: bisect_right(before.stretches, start, key=lambda s: s.end)]
-        items = [*before.items[:start], *items]
+        kept = before.stretches[: bisect_right(before.stretches, start, key=_end_of)]
+        items = before.items[:start] + items
     stretches = [
         Stretch(unit.start, unit.end, unit.start, unit.end, unit.open, replaced=False)
         for unit in pairing.units[len(kept) :]
     ]
-    return Surface(tuple(items), (*kept, *stretches), ())
+    return Surface(items, kept + tuple(stretches), ())
+
+
+_end_of = attrgetter("end")
 
 
 def fold(history: Sequence[Message], pairing: Pairing, applied: Sequence[Replacement]) -> Surface:

@@ -10,6 +10,7 @@ from proxy.core.anchors import (
     RATIO_MAX,
     RATIO_MIN,
     Anchor,
+    all_scaled,
     holds_at,
     ids_below,
     is_believable,
@@ -189,3 +190,8 @@ class TestVoiding:
     def test_ids_below_are_those_that_begin_before(self) -> None:
         shown = [replacement("a", 0, 4), replacement("b", 5, 6), replacement("c", 6, 7)]
         assert ids_below(shown, 6) == {"a", "b"}
+
+
+@given(st.lists(st.integers(0, 10**6)).map(tuple), st.floats(0.8, 3.0) | st.just(1.0))
+def test_many_counts_are_scaled_as_each_is(counts: tuple[int, ...], ratio: float) -> None:
+    assert all_scaled(counts, ratio) == tuple(scaled(tokens, ratio) for tokens in counts)

@@ -1,6 +1,7 @@
 """What is planned keeps what must stay, takes only whole units, and knows what cannot go."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -418,3 +419,12 @@ def test_prunes_make_no_violation_and_never_more_text(
 def test_every_cause_has_a_tail(cause: Cause) -> None:
     wanted = aim(cause, retain_tokens=3000, share_tokens=4000)
     assert wanted.tail_tokens() == (1000 if cause is Cause.PRESSURE else 3000)
+
+
+def test_prices_are_scaled_where_a_plan_asks_for_them() -> None:
+    history = [user("a" * 10), assistant("b" * 7)]
+    view = replace(view_of(history), ratio=1.5)
+    assert view.history_tokens == view.item_tokens == (15, 11)
+    assert view.item_tokens is view.item_tokens
+    replaced = replace(view, item_counts=(3,))
+    assert (replaced.item_tokens, replaced.history_tokens) == ((5,), (15, 11))

@@ -264,3 +264,52 @@ def test_a_dropped_reasoning_part_changes_nothing(kind: str) -> None:
     with_thought = {"role": "assistant", "content": [thought, text]}
     without = {"role": "assistant", "content": "Done."}
     assert meaning(b"key", with_thought) == meaning(b"key", without)
+
+
+def test_fingerprints_are_what_they_were() -> None:
+    """They are stored: another value would lose every replacement and conversation there is."""
+    parts = [
+        text("a"),
+        "b",
+        image(PIXEL),
+        image("https://e.com/a?sig=1&x=2"),
+        {"type": "x", "n": 1, "id": "z"},
+    ]
+    thinking = {"type": "thinking", "thinking": "t"}
+    recorded: list[tuple[dict[str, Any], str]] = [
+        (user(), "8dee6f8454d1a11d605abe0725738c47"),
+        (user(""), "147ed0a8c8372087ac3fcc1c188ceb8a"),
+        (user("h\u00e9 \ud83d 继续"), "4dd8cddf72c39e6acb92867aa2701f07"),
+        (user(None), "147ed0a8c8372087ac3fcc1c188ceb8a"),
+        (
+            {"role": "system", "content": "s", "name": "n"},
+            "cecab9946bf656e554c4ff7e1942627f",
+        ),
+        ({}, "b5c7148b77f210c4c7ca2828b534c71b"),
+        ({"role": None, "content": {"a": 1}}, "2adad00d3f1be04615c7db9dd7585120"),
+        (user(parts), "ad106b9179574f459da996d0b7ccb24a"),
+        (
+            assistant([thinking, text("")], refusal="no", reasoning_content="r"),
+            "5d3180bcc91627fad0920fee42abbdfa",
+        ),
+        (calls("a", None, arguments='{"x": 1}'), "a571be578a9812260fe9c1035763781b"),
+        ({**calls("a"), "content": "text"}, "ec348d8f6e9b8fd16405b570b54ae61e"),
+        (result("a", "ok"), "be46c17c9ca3453c8f90d98efa9edb09"),
+        (result(None, ["x"]), "60f9df12cc99c54c1a587de3e0abd41f"),
+        (function_call(), "1aefaa31c30541048ffb411001d0e14c"),
+        (function_result(content="d"), "22f34831aa48ed3afefe8bb17174d01f"),
+        (user("x" * 3_000_000), "01f2e77a82735f6bdc0f585efebfa2b5"),
+    ]
+    for message, value in recorded:
+        assert meaning(KEY, message).hex() == value
+    history = [user(), calls("a", "b"), result("b"), result("a"), assistant()]
+    assert [one.hex() for one in history_chain([*history, function_call(), function_result()])] == [
+        "fc866d2d284259d560259b6d17c29086",
+        "0f63e9632b5cbe3a42878955cbf9d2a3",
+        "b11eb3c41784557a67785e0995466a67",
+        "8678c000374e75ce216643670e7feb5c",
+        "ed3084c2baaa44755379735c18ac9437",
+        "72ad3a2877e0b7526fb96760f8bc6ecf",
+        "a59cf818be41bfbe4b3865592ad6b464",
+    ]
+    assert meaning(b"k" * 100, user()).hex() == "4fc37ac31d38981be1880182a1ab9bb3"

@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 
+from proxy.core.counting import counted
 from proxy.core.messages import (
     Message,
     ToolCall,
+    has_media,
     head_length,
     is_real_user,
     is_result,
@@ -27,7 +29,9 @@ from tests.strategies import (
     calls,
     function_call,
     function_result,
+    malformed_messages,
     result,
+    single_messages,
     user,
 )
 
@@ -155,3 +159,26 @@ def test_a_real_user_message_has_something_in_it() -> None:
     for content in ("", " \n", None, [], [{"type": "text", "text": " "}], 7):
         assert not is_real_user(user(content))
     assert not is_real_user(assistant("go"))
+
+
+@given(single_messages | malformed_messages)
+def test_what_has_no_media_has_no_image_and_no_attachment(message: dict[str, Any]) -> None:
+    of = counted(message)
+    assert has_media(message) or not (of.images or of.attachment_tokens)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("text", False),
+        (None, False),
+        ([{"type": "text", "text": "a"}, "b", None], False),
+        ([{"type": "thinking", "thinking": "t"}], False),
+        ([{"type": "image_url"}], True),
+        ([{"type": "text", "text": "a"}, {"type": "tool_result", "content": []}], True),
+        ([{"type": ["odd"]}], True),
+        ([{}], True),
+    ],
+)
+def test_any_part_but_text_may_be_media(content: Any, expected: bool) -> None:
+    assert has_media(user(content)) is expected

@@ -32,8 +32,8 @@ def view_of(
         chain=prints,
         applied=rows,
         surface=surface,
-        item_tokens=items,
-        history_tokens=tuple(price(message) for message in history),
+        item_counts=items,
+        history_counts=tuple(price(message) for message in history),
         fixed_tokens=fixed_tokens,
         total_tokens=fixed_tokens + sum(items),
     )
