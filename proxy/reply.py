@@ -227,7 +227,8 @@ class Reply:
             return
         self._closed = True
         try:
-            await self._source.aclose()
+            if not self._at_end:
+                await self._source.aclose()
         finally:
             self._finish(completed=False, broke=None)
 
@@ -243,8 +244,8 @@ class Reply:
         """The next bytes as they came; None when the reply ended and is whole."""
         chunk = await self._source.read()
         if not chunk:
-            self._at_end = True
             await self._source.aclose()
+            self._at_end = True
             self._judge_end()
             return None
         if self.tap is not None:

@@ -5,7 +5,7 @@ no `splitlines` is used). The parser only reads: what passes to the client is ne
 """
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 # The largest event kept; the longest honest ones are base64 audio deltas of a few hundred KB.
 MAX_EVENT_BYTES = 1 << 20
@@ -17,9 +17,11 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _LINE_FEED, _CARRIAGE_RETURN = 0x0A, 0x0D
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One dispatched event. An `oversized` one kept no data: it was over the parser's bound."""
+class Event(NamedTuple):
+    """One dispatched event. An `oversized` one kept no data: it was over the parser's bound.
+
+    A named tuple, because it is made three times as fast as a frozen dataclass.
+    """
 
     data: bytes
     event: bytes = b""

@@ -38,6 +38,9 @@ class UsageSieve:
 
     def feed(self, piece: bytes) -> bytes:
         """What may pass now."""
+        at_rest = not self._held and not self._inside_long
+        if at_rest and piece.endswith(b"\n\n") and not _MAY_BE_EXTRA.search(piece):
+            return piece
         data = self._held + piece
         passing: list[bytes] = []
         start = 0
