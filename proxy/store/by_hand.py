@@ -8,9 +8,9 @@ from typing import Any
 
 from cachetools import LRUCache
 from sqlalchemy import bindparam, delete, exists, func, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from proxy.core.generations import Revocation
+from proxy.store.async_engine import AsyncConnection
 from proxy.store.database import Database
 from proxy.store.schema import (
     DatabaseNow,

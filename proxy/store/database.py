@@ -26,9 +26,9 @@ from sqlalchemy.exc import (
     SQLAlchemyError,
     StatementError,
 )
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from proxy.core.errors import StoreUnavailable
+from proxy.store.async_engine import AsyncConnection
 from proxy.store.engines import (
     BUSY_SECONDS,
     Engines,

@@ -10,8 +10,9 @@ from typing import Any
 from sqlalchemy import event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import StaticPool
+
+from proxy.store.async_engine import AsyncEngine, create_async_engine
 
 BUSY_SECONDS = 10.0  # SQLite wakes its waiting writers in no order: some wait long (measured: 4 s)
 CONNECT_SECONDS = 3.0  # a chat waits at most this long before it goes on without the store

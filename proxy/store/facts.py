@@ -7,9 +7,9 @@ from typing import Any
 
 from cachetools import TTLCache
 from sqlalchemy import and_, delete, select
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from proxy.core.replacements import Scope
+from proxy.store.async_engine import AsyncConnection
 from proxy.store.database import Database
 from proxy.store.schema import DatabaseNow, learned, secrets
 from proxy.store.store import Learned

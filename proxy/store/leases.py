@@ -5,9 +5,9 @@ import uuid
 from collections.abc import Collection
 
 from sqlalchemy import ColumnElement, Delete, Update, and_, delete, or_, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from proxy.core.replacements import Scope
+from proxy.store.async_engine import AsyncConnection
 from proxy.store.database import Database
 from proxy.store.schema import DatabaseNow, in_flight, leases
 from proxy.store.store import FAILURE_SHARED_SECONDS, IN_FLIGHT_SECONDS, LEASE_SECONDS, Lease

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from cachetools import TTLCache
 from sqlalchemy import Table, bindparam, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
 
+from proxy.store.async_engine import AsyncConnection
 from proxy.store.database import Database
 from proxy.store.replacements import ReplacementRows
 from proxy.store.rows import Rows

@@ -5,8 +5,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import CTE, bindparam, func, select, tuple_
-from sqlalchemy.ext.asyncio import AsyncConnection
 
+from proxy.store.async_engine import AsyncConnection
 from proxy.store.database import AnyRow, Database
 from proxy.store.schema import Name, contents, conversations, events, nodes, replacements
 from proxy.store.store import Conversation, Counts, Event, EventKind, read_cursor

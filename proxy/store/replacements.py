@@ -12,10 +12,10 @@ from typing import Any
 
 from cachetools import LRUCache, TTLCache
 from sqlalchemy import and_, bindparam, case, insert, null, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from proxy.core.errors import HistoryChanged, LeaseLost
 from proxy.core.replacements import NewReplacement, Replacement, ReplacementKind, Scope
+from proxy.store.async_engine import AsyncConnection
 from proxy.store.by_hand import note_revocation
 from proxy.store.database import AnyRow, Database
 from proxy.store.leases import lease_is_ours

@@ -22,8 +22,8 @@ from sqlalchemy import (
     select,
     tuple_,
 )
-from sqlalchemy.ext.asyncio import AsyncConnection
 
+from proxy.store.async_engine import AsyncConnection
 from proxy.store.by_hand import drop_revocations
 from proxy.store.database import AnyRow, Database
 from proxy.store.log import IN_LIST, LOG_LOCK, in_parts

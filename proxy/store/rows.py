@@ -6,7 +6,8 @@ from typing import Any
 
 from sqlalchemy import Insert
 from sqlalchemy.engine.interfaces import Dialect
-from sqlalchemy.ext.asyncio import AsyncConnection
+
+from proxy.store.async_engine import AsyncConnection
 
 
 class Rows:

@@ -24,12 +24,12 @@ from sqlalchemy import (
     select,
 )
 from sqlalchemy.engine import Dialect
-from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator
 
 from proxy.core.errors import StoreUnavailable
+from proxy.store.async_engine import AsyncConnection
 
 MAX_NAME_CHARS = 256  # an index entry of PostgreSQL holds some 2,700 bytes
 MIGRATION_LOCK = 0x7469646567617465  # "tidegate": one worker migrates, the others wait
