@@ -108,11 +108,14 @@ class ReplacementRows:
         self._changes = 0  # grows with every change of ours, so that a slow read is not cached
 
     def recorded(self, scope: Scope, root: bytes) -> Recorded:
-        """By one look-up, or by none where replacements are known."""
+        """By one look-up, or by none where memory knows."""
+        remembered = self._roots.remembered(root)
+        if remembered is not None:
+            return remembered
         known = self._known.get((scope, root))
         if known is not None and known.rows:
             return Recorded()
-        return self._roots.recorded(scope.tenant, root)
+        return self._roots.looked_up(scope.tenant, root)
 
     async def replacements(
         self, scope: Scope, root: bytes, chain: Collection[bytes]
@@ -170,6 +173,7 @@ class ReplacementRows:
     ) -> tuple[Replacement, ...]:
         """Compare and set, in one transaction that holds the lock of (scope, root)."""
         looked_up = _as_set(chain)
+        self._roots.replacing(root)
 
         async def work(connection: AsyncConnection) -> tuple[Replacement, ...]:
             await self._database.lock(connection, scope.tenant, scope.upstream, scope.model, root)
@@ -318,7 +322,6 @@ class ReplacementRows:
         merged.update((row.id, replace(row, payload={})) for row in rows)
         ordered = tuple(sorted(merged.values(), key=lambda row: row.order))
         self._known[scope, root] = _Known(ordered, fresh=False)
-        self._roots.replaced(scope.tenant, root)
 
 
 def _applies(row: Replacement) -> bool:

@@ -35,13 +35,16 @@ class SqlStore(ReplacementRows, LeaseRows, FactRows, ByHandRows, LogReader):
     async def open(self) -> None:
         """Connect and migrate. When it raises, each later call tries again by itself."""
         await self._database.open()
+        self._roots.load()
 
     async def close(self) -> None:
         """Finish what runs and disconnect."""
+        await self._roots.close()
         await self._database.close()
 
     async def write(self, batch: Batch) -> None:
         """Append; what is there already stays as it is."""
+        self._roots.beginning(turn.root for turn in batch.turns)
         await self._writer.write(batch)
 
     async def forget(self, tenant: str, id: str) -> Counts | None:

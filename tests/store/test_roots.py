@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from proxy.core.errors import StoreUnavailable
 from proxy.store import roots as module
+from proxy.store.database import Database
 from proxy.store.sql import SqlStore
 from proxy.store.store import Batch, Recorded
 from tests.store.conftest import OpenStore
@@ -27,6 +29,12 @@ async def commit(store: SqlStore, end: int = 4) -> None:
 
 async def log(store: SqlStore) -> None:
     await store.write(Batch(turns=[turn_of(TEXTS)]))
+
+
+async def loaded(store: SqlStore) -> None:
+    """What was stored is marked, or cannot be."""
+    assert store._roots._loading is not None
+    await store._roots._loading
 
 
 @pytest.fixture
@@ -80,22 +88,79 @@ async def test_what_the_owner_has_replaced_is_known_at_once(owner: SqlStore) -> 
     assert (await owner.replacements(SCOPE, ROOT, CHAIN))[0].end == 4
 
 
-async def test_the_owner_looks_once(owner: SqlStore) -> None:
-    assert owner.recorded(SCOPE, ROOT) == NOTHING
-    await owner.close()  # a look-up would say nothing now
-    assert owner.recorded(SCOPE, ROOT) == Recorded(replacements=False)
-    assert owner.recorded(SCOPE, CHAIN[1]) == Recorded()
-
-
-async def test_what_had_to_make_room_is_looked_up_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_an_owner_knows_without_a_look(
+    owner: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "REMEMBERED_ROOTS", 1)
+    await loaded(owner)
+
+    def looked(*arguments: object) -> None:
+        raise AssertionError("looked")
+
+    monkeypatch.setattr(Database, "row_at_once", looked)
+    assert owner.recorded(SCOPE, ROOT) == NOTHING
+    await log(owner)
+    assert owner.recorded(SCOPE, ROOT) == Recorded(replacements=False)
+    await commit(owner)
+    assert owner.recorded(SCOPE, ROOT) == Recorded()
+    assert owner.recorded(SCOPE, CHAIN[1]) == NOTHING
+
+
+async def test_after_a_restart_it_knows_what_was_stored(tmp_path: Path) -> None:
+    store = SqlStore(f"sqlite:///{tmp_path}/tidegate.db", sole_process=True)
+    await commit(store)
+    await store.write(Batch(turns=[turn_of([f"{n}"], conversation=f"c{n}") for n in range(700)]))
+    await store.close()
     store = SqlStore(f"sqlite:///{tmp_path}/tidegate.db", sole_process=True)
     await store.open()
-    assert store.recorded(SCOPE, ROOT) == store.recorded(SCOPE, CHAIN[1]) == NOTHING
-    assert store.recorded(SCOPE, ROOT) == NOTHING
+    await loaded(store)
+    for n in range(700):
+        assert store.recorded(SCOPE, chain_of([f"{n}"])[0]) == Recorded(replacements=False)
+    assert store.recorded(SCOPE, ROOT) == Recorded(conversations=False)
+    assert store.recorded(SCOPE, CHAIN[1]) == NOTHING
     await store.close()
+
+
+async def test_of_too_many_all_are_looked_up(
+    owner: SqlStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await log(owner)
+    await commit(owner)
+    await owner.close()
+    monkeypatch.setattr(module, "LOADED_ROOTS", 2)
+    store = SqlStore(f"sqlite:///{tmp_path}/tidegate.db", sole_process=True)
+    await store.open()
+    await loaded(store)
+    assert store.recorded(SCOPE, CHAIN[1]) == NOTHING
+    await store.close()
+    assert store.recorded(SCOPE, CHAIN[1]) == Recorded()
+
+
+async def test_what_could_not_be_loaded_is_looked_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(*arguments: object) -> None:
+        raise StoreUnavailable("away")
+
+    store = SqlStore(f"sqlite:///{tmp_path}/tidegate.db", sole_process=True)
+    monkeypatch.setattr(Database, "read", away)
+    await store.open()
+    await loaded(store)
+    await log(store)
+    assert store.recorded(SCOPE, ROOT) == Recorded(replacements=False)
+    assert store.recorded(SCOPE, CHAIN[1]) == NOTHING
+    monkeypatch.undo()
+    await store.open()
+    await loaded(store)
+    assert store.recorded(SCOPE, ROOT) == Recorded(replacements=False)
+    await store.close()
+
+
+async def test_one_that_is_closed_stops_loading(owner: SqlStore) -> None:
+    await log(owner)
+    await owner.close()
+    await owner.open()
+    await owner.close()
+    assert owner.recorded(SCOPE, CHAIN[1]) == Recorded()
 
 
 async def test_an_owner_that_meets_another_writer_looks_again(
