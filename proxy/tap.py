@@ -180,9 +180,9 @@ class BodyTap:
         self.overflowed = False
         self._kept = bytearray()
         self._max_bytes = max_bytes
+        self._ended = False
         self._is_read = False
         self._value: Any = None
-        self._reported: Any = None
 
     def feed(self, piece: bytes) -> None:
         """Takes decoded bytes."""
@@ -211,9 +211,8 @@ class BodyTap:
         return self._value
 
     def end(self) -> None:
-        """Reads the body, if it names anything that is read from it."""
-        if _USAGE.search(self._kept) or _FINISH.search(self._kept):
-            self._reported = self.value
+        """What is kept is the whole body, unless it overflowed."""
+        self._ended = True
 
     @property
     def broken(self) -> str | None:
@@ -222,10 +221,10 @@ class BodyTap:
 
     @property
     def usage(self) -> Mapping[str, Any] | None:
-        """The usage of the body."""
-        return usage_of(self._reported)
+        """The usage of the body, once it has ended."""
+        return usage_of(self.value) if self._ended else None
 
     @property
     def finish_reason(self) -> str | None:
-        """The finish reason of the body."""
-        return finish_reason_of(self._reported)
+        """The finish reason of the body, once it has ended."""
+        return finish_reason_of(self.value) if self._ended else None
