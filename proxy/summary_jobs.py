@@ -2,7 +2,6 @@
 the range exactly as it was last sent."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 from proxy.anchor_book import AnchorBook
 from proxy.core.anchors import scaled
@@ -70,7 +69,7 @@ class SummaryJobs:
         refusal = call.refusal
         if refusal is None or refusal.window_tokens is None:
             return
-        scope = replace(turn.scope, upstream=call.upstream, model=call.model)
+        scope = turn.scope._replace(upstream=call.upstream, model=call.model)
         stated = StatedLimit(
             tokens=refusal.window_tokens,
             counted_tokens=call.prompt_tokens,
@@ -128,7 +127,7 @@ class SummaryJobs:
         return [self._candidate(turn, s.upstream, s.model) for s in chosen]
 
     def _candidate(self, turn: Turn, upstream: str, model: str) -> Candidate:
-        scope = replace(turn.scope, upstream=upstream, model=model)
+        scope = turn.scope._replace(upstream=upstream, model=model)
         limits = self._windows.effective(scope)
         window, prompt_limit = limits.window_tokens, limits.input_limit_tokens
         same_upstream = upstream == turn.scope.upstream

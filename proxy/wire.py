@@ -106,10 +106,14 @@ def _read(body: bytes, default_model: str) -> ChatRequest | None:
         return None
     raw_messages = tuple(map(bytes, _RAW_LIST.decode(listed)))
     fields = {key: b"" if key == "messages" else bytes(raw) for key, raw in raw_fields.items()}
-    messages = _values(listed, raw_messages)
+    try:
+        params = _ANY.decode(body)
+        messages = tuple(params.pop("messages"))
+    except msgspec.DecodeError:
+        messages = tuple([_value(raw) for raw in raw_messages])
+        params = {key: _value(raw) for key, raw in fields.items() if key != "messages"}
     if not set(map(type, messages)) <= {dict}:
         return None
-    params = {key: _value(raw) for key, raw in fields.items() if key != "messages"}
     return _request(body, fields, params, (messages, raw_messages), default_model)
 
 
@@ -118,14 +122,6 @@ def _value(raw: bytes) -> Any:
         return _ANY.decode(raw)
     except msgspec.DecodeError:
         return json.loads(raw)  # 1e400, which msgspec refuses
-
-
-def _values(listed: msgspec.Raw, items: Sequence[bytes]) -> tuple[Any, ...]:
-    """The values of a list, of which the items are at hand as well."""
-    try:
-        return tuple(_ANY.decode(listed))
-    except msgspec.DecodeError:
-        return tuple(_value(raw) for raw in items)
 
 
 def decode(raw: bytes) -> Any:

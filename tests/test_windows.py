@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -154,7 +154,7 @@ class TestLearning:
     async def test_it_is_nobody_else_s(self, clock: Clock, store: MemoryStore, field: str) -> None:
         known = windows(clock, store, configured={"m": CONFIGURED["m"], "x": CONFIGURED["m"]})
         await known.learn(SCOPE, REFUSED)
-        other = replace(SCOPE, **{field: "x"})
+        other = SCOPE._replace(**{field: "x"})
         assert (await known.prepare(other)).window_tokens == 32_768
 
     async def test_an_implausible_limit_is_not_learned(
@@ -280,7 +280,7 @@ class TestStore:
         await known.learn(SCOPE, REFUSED)
         clock.now += LEARNED_REFRESH_SECONDS
         assert (await known.prepare(SCOPE)).window_tokens == 16_000
-        assert (await known.prepare(replace(SCOPE, model="other"))).window_tokens is None
+        assert (await known.prepare(SCOPE._replace(model="other"))).window_tokens is None
 
     async def test_other_kinds_of_facts_are_passed_over(
         self, clock: Clock, store: MemoryStore
@@ -314,7 +314,7 @@ class TestHeld:
         first = known.held(SCOPE)
         assert first is not None
         assert known.held(SCOPE) is first
-        assert known.held(replace(SCOPE, tenant="other")) is None
+        assert known.held(SCOPE._replace(tenant="other")) is None
 
     async def test_a_lesson_holds_for_the_very_next_chat(self, known: Windows) -> None:
         await known.learn(SCOPE, REFUSED)
@@ -388,7 +388,7 @@ class TestHeld:
         self, known: Windows, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("proxy.windows.MAX_SCOPES", 2)
-        scopes = [replace(SCOPE, tenant=tenant) for tenant in "abcde"]
+        scopes = [SCOPE._replace(tenant=tenant) for tenant in "abcde"]
         assert [await self.told(known, scope) for scope in scopes] == [32_768] * 5
 
 
@@ -434,14 +434,14 @@ class TestListings:
         known = windows(clock, configured={}, upstreams=upstreams)
         await known.prepare(SCOPE, fetch)
         await known.settled()
-        other = known.effective(replace(SCOPE, tenant="other"))
+        other = known.effective(SCOPE._replace(tenant="other"))
         assert other.window_tokens == (5_000 if keyed else None)
 
     async def test_the_catalogue_answers_where_nothing_is_listed(self, clock: Clock) -> None:
         known = windows(clock, configured={})
-        limits = await known.prepare(replace(SCOPE, model="gpt-4o"))
+        limits = await known.prepare(SCOPE._replace(model="gpt-4o"))
         assert (limits.window_tokens, limits.window_source) == (128_000, Source.CATALOGUED)
 
     async def test_an_upstream_that_is_not_configured_is_no_fault(self, clock: Clock) -> None:
-        limits = await windows(clock).prepare(replace(SCOPE, upstream="gone"))
+        limits = await windows(clock).prepare(SCOPE._replace(upstream="gone"))
         assert limits.window_tokens == 32_768

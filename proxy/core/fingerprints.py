@@ -4,6 +4,7 @@ history is recognised however a client serialises it, and nothing stored can be 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 from urllib.parse import urlsplit
@@ -45,24 +46,28 @@ class _Slice:
             yield self.text[at : at + STEP_CHARS].encode("ascii")
 
 
+@lru_cache(8)
+def _keyed(key: bytes) -> Any:
+    """A hash that has taken in the key and nothing else: to be copied, never updated."""
+    return blake2b(key=key[:64], digest_size=FINGERPRINT_BYTES)
+
+
 def _hash(key: bytes, pieces: Iterable[bytes | _Slice]) -> bytes:
     """Of every piece and the length before it. What is short is hashed in one step."""
+    state = _keyed(key).copy()
     waiting: list[bytes] = []
-    state = None
     for piece in pieces:
         waiting.append(len(piece).to_bytes(8, "big"))
         if isinstance(piece, bytes):
             waiting.append(piece)
             continue
-        state = state or blake2b(key=key[:64], digest_size=FINGERPRINT_BYTES)
         state.update(b"".join(waiting))
         waiting.clear()
         for step in piece.steps():
             state.update(step)
-    if state is None:
-        return blake2b(b"".join(waiting), key=key[:64], digest_size=FINGERPRINT_BYTES).digest()
     state.update(b"".join(waiting))
-    return state.digest()
+    digest: bytes = state.digest()
+    return digest
 
 
 def _bytes(text: str, start: int = 0) -> bytes | _Slice:

@@ -30,8 +30,7 @@ class Unit(NamedTuple):
     open: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Pairing:
+class Pairing(NamedTuple):
     """The calls and results of one history, paired, and the units that follow from it."""
 
     answers: dict[int, Answer]
@@ -46,6 +45,9 @@ class Pairing:
         """Whether an edge of `[start, end)` falls inside a unit: a result that came late may have
         joined what was cut apart before, and taking the range away would part it from its call."""
         return not {start, end} <= set(self.cuts())
+
+
+NOTHING_PAIRED = Pairing({}, (), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,7 @@ def settled(history: Sequence[Message], end: int) -> int:
 
 
 def pair(
-    history: Sequence[Message], *, start: int = 0, before: Pairing = Pairing({}, (), ())
+    history: Sequence[Message], *, start: int = 0, before: Pairing = NOTHING_PAIRED
 ) -> Pairing:
     """Pair the calls of `history` with their results and derive its units.
 

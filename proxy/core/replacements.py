@@ -7,7 +7,7 @@ from the client's current messages when the surface is folded, and the summarise
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 
 class ReplacementKind(StrEnum):
@@ -20,8 +20,7 @@ class ReplacementKind(StrEnum):
     BACKOFF = "backoff"
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
+class Scope(NamedTuple):
     """Who may use a replacement: one tenant, on one upstream, with one model."""
 
     tenant: str

@@ -3,7 +3,6 @@ history and the replacements that match it, so any worker makes the same surface
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -41,8 +40,7 @@ class Stretch(NamedTuple):
     replaced: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Surface:
+class Surface(NamedTuple):
     """The folded history: its items, what may not be cut in it, and which replacements show."""
 
     items: tuple[Item, ...]

@@ -1,7 +1,6 @@
 """Secrets and lessons, on SQLite and PostgreSQL."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
@@ -41,9 +40,9 @@ class TestLearned:
 
     async def test_it_belongs_to_one_scope(self, store: SqlStore) -> None:
         await store.learn(SCOPE, "limit", 8192, ttl_seconds=60)
-        assert await store.learned(replace(SCOPE, tenant="tenant-b")) == {}
-        assert await store.learned(replace(SCOPE, upstream="other")) == {}
-        assert await store.learned(replace(SCOPE, model="model-2")) == {}
+        assert await store.learned(SCOPE._replace(tenant="tenant-b")) == {}
+        assert await store.learned(SCOPE._replace(upstream="other")) == {}
+        assert await store.learned(SCOPE._replace(model="model-2")) == {}
 
     async def test_expired_it_is_gone(self, store: SqlStore) -> None:
         await store.learn(SCOPE, "limit", 8192, ttl_seconds=-1)
@@ -69,8 +68,8 @@ class TestLearned:
         await eventually(heard)
 
     async def test_forgetting_drops_a_model_on_every_upstream(self, store: SqlStore) -> None:
-        other = replace(SCOPE, upstream="other")
-        elsewhere = replace(SCOPE, tenant="tenant-b")
+        other = SCOPE._replace(upstream="other")
+        elsewhere = SCOPE._replace(tenant="tenant-b")
         for scope in (SCOPE, other, elsewhere):
             await store.learn(scope, "limit", 8192, ttl_seconds=60)
             await store.learn(scope, "no_images", True, ttl_seconds=60)
@@ -81,7 +80,7 @@ class TestLearned:
         assert set(await store.learned(elsewhere)) == {"limit", "no_images"}
 
     async def test_a_listing_for_a_tenant_and_for_the_operator(self, store: SqlStore) -> None:
-        elsewhere = replace(SCOPE, tenant="tenant-b")
+        elsewhere = SCOPE._replace(tenant="tenant-b")
         await store.learn(SCOPE, "limit", 1, ttl_seconds=60)
         await store.learn(elsewhere, "limit", 2, ttl_seconds=60)
         assert [fact.value for fact in await store.all_learned("tenant-b")] == [2]

@@ -38,8 +38,8 @@ class TestAcquire:
         assert await acquire(store) is not None
         assert await acquire(store, 5) is not None
         for scope, root in (
-            (replace(SCOPE, tenant="tenant-b"), ROOT),
-            (replace(SCOPE, model="model-2"), ROOT),
+            (SCOPE._replace(tenant="tenant-b"), ROOT),
+            (SCOPE._replace(model="model-2"), ROOT),
             (SCOPE, CHAIN[1]),
         ):
             lease = await store.acquire(

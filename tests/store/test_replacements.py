@@ -142,9 +142,9 @@ class TestIsolation:
     async def test_another_scope_or_root_sees_nothing(self, store: SqlStore) -> None:
         await commit(store, new_of(CHAIN, 4))
         for scope in (
-            replace(SCOPE, tenant="tenant-b"),
-            replace(SCOPE, upstream="other"),
-            replace(SCOPE, model="model-2"),
+            SCOPE._replace(tenant="tenant-b"),
+            SCOPE._replace(upstream="other"),
+            SCOPE._replace(model="model-2"),
         ):
             assert await store.replacements(scope, ROOT, CHAIN) == ()
         assert await store.replacements(SCOPE, CHAIN[1], CHAIN) == ()
@@ -162,8 +162,8 @@ class TestIsolation:
 
     async def test_names_that_no_database_takes_as_they_are(self, store: SqlStore) -> None:
         """A model may be named anything; two long names that begin alike stay two."""
-        odd = replace(SCOPE, model="a\0b \ud83d")
-        long = [replace(SCOPE, model="m" * 100_000 + end) for end in "12"]
+        odd = SCOPE._replace(model="a\0b \ud83d")
+        long = [SCOPE._replace(model="m" * 100_000 + end) for end in "12"]
         for scope in (odd, long[0]):
             stored = await commit(store, new_of(CHAIN, 4), scope=scope)
             assert await store.replacements(scope, ROOT, CHAIN) == stored
@@ -172,16 +172,16 @@ class TestIsolation:
 
 class TestAdoptable:
     async def test_what_another_model_of_the_tenant_has(self, store: SqlStore) -> None:
-        other = replace(SCOPE, model="model-2")
+        other = SCOPE._replace(model="model-2")
         stored = await commit(store, new_of(CHAIN, 4), scope=other)
         assert await store.adoptable(SCOPE, ROOT, CHAIN) == stored
         assert await store.adoptable(other, ROOT, CHAIN) == ()
-        assert await store.adoptable(replace(SCOPE, tenant="tenant-b"), ROOT, CHAIN) == ()
+        assert await store.adoptable(SCOPE._replace(tenant="tenant-b"), ROOT, CHAIN) == ()
 
     async def test_all_of_the_scope_that_reaches_furthest_and_of_no_other(
         self, store: SqlStore
     ) -> None:
-        near, far = replace(SCOPE, model="near"), replace(SCOPE, upstream="far")
+        near, far = SCOPE._replace(model="near"), SCOPE._replace(upstream="far")
         await commit(store, new_of(CHAIN, 4), scope=near)
         first = await commit(store, new_of(CHAIN, 3), scope=far)
         second = await commit(store, new_of(CHAIN, 8), scope=far, planned_on=first)
@@ -189,7 +189,7 @@ class TestAdoptable:
         assert [r.end for r in await store.adoptable(SCOPE, ROOT, CHAIN[:5])] == [4]
 
     async def test_neither_revoked_ones_nor_backoffs(self, store: SqlStore) -> None:
-        other = replace(SCOPE, model="model-2")
+        other = SCOPE._replace(model="model-2")
         await commit(store, new_of(CHAIN, 5, kind=ReplacementKind.BACKOFF), scope=other)
         (stored,) = await commit(store, new_of(CHAIN, 4), scope=other)
         assert await store.adoptable(SCOPE, ROOT, CHAIN) == (stored,)
@@ -303,7 +303,7 @@ class TestCrowd:
 
 class TestUse:
     async def test_a_replacement_ages_from_its_last_use(self, store: SqlStore) -> None:
-        used, unused = replace(SCOPE, model="used"), replace(SCOPE, model="unused")
+        used, unused = SCOPE._replace(model="used"), SCOPE._replace(model="unused")
         for scope in (used, unused):
             await commit(store, new_of(CHAIN, 4), scope=scope)
         kept = Retention(replacement_seconds=3600.0)

@@ -1,7 +1,6 @@
 """Nothing that is recorded is ever said not to be, and of a new chat it is said at once."""
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -70,15 +69,15 @@ async def test_each_worker_sees_what_any_has_recorded(shared: OpenStore) -> None
     await commit(one)
     assert other.recorded(SCOPE, ROOT) == Recorded()
     assert other.recorded(SCOPE, CHAIN[1]) == NOTHING
-    assert other.recorded(replace(SCOPE, tenant="another"), ROOT) == NOTHING
+    assert other.recorded(SCOPE._replace(tenant="another"), ROOT) == NOTHING
     # What another model of the tenant has is not told apart.
-    assert other.recorded(replace(SCOPE, model="another"), ROOT) == Recorded()
+    assert other.recorded(SCOPE._replace(model="another"), ROOT) == Recorded()
 
 
 async def test_names_that_no_database_takes_as_they_are(owner: SqlStore) -> None:
     tenant = "t\0" + "x" * 300
     await owner.write(Batch(turns=[turn_of(TEXTS, tenant=tenant)]))
-    assert owner.recorded(replace(SCOPE, tenant=tenant), ROOT).conversations
+    assert owner.recorded(SCOPE._replace(tenant=tenant), ROOT).conversations
 
 
 async def test_what_the_owner_has_replaced_is_known_at_once(owner: SqlStore) -> None:
