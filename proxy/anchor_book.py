@@ -20,6 +20,7 @@ from proxy.core.anchors import (
     reported_prompt_tokens,
     total_tokens,
 )
+from proxy.core.newest import Newest
 from proxy.core.replacements import Replacement, Scope
 
 logger = logging.getLogger(__name__)
@@ -39,8 +40,8 @@ class AnchorBook:
 
     def __init__(self, *, anchors_max: int = ANCHORS_MAX, scopes_max: int = SCOPES_MAX) -> None:
         """Empty: `recall` may bring ratios back that a store has kept."""
-        self._anchors: MutableMapping[tuple[Scope, bytes], Anchor] = LRUCache(anchors_max)
-        self._ratios: MutableMapping[Scope, float] = LRUCache(scopes_max)
+        self._anchors: Newest[tuple[Scope, bytes], Anchor] = Newest(anchors_max)
+        self._ratios: Newest[Scope, float] = Newest(scopes_max)
         self._warned: MutableMapping[tuple[str, str], bool] = LRUCache(scopes_max)
 
     def ratio(self, scope: Scope) -> float:
@@ -53,7 +54,8 @@ class AnchorBook:
 
     def recall(self, scope: Scope, ratio: float) -> None:
         """Take over a ratio learned earlier, unless there is a newer one."""
-        self._ratios.setdefault(scope, ratio)
+        if scope not in self._ratios:
+            self._ratios.put(scope, ratio)
 
     def total(self, sent: Sent) -> int:
         """The size of a request about to be sent."""
@@ -112,11 +114,11 @@ class AnchorBook:
 
     def _anchor(self, sent: Sent, reported_tokens: int) -> None:
         if sent.chain:
-            self._anchors[sent.scope, sent.chain[-1]] = Anchor(
-                reported_tokens, sent.counted_tokens, ids_below(sent.visible, len(sent.chain))
-            )
+            shown = ids_below(sent.visible, len(sent.chain))
+            anchor = Anchor(reported_tokens, sent.counted_tokens, shown)
+            self._anchors.put((sent.scope, sent.chain[-1]), anchor)
 
     def _learn(self, sent: Sent, ratio: float | None) -> float | None:
         if ratio is not None:
-            self._ratios[sent.scope] = ratio
+            self._ratios.put(sent.scope, ratio)
         return ratio

@@ -24,6 +24,7 @@ from proxy.core.limits import (
     resolve,
     worth_learning,
 )
+from proxy.core.newest import Newest
 from proxy.core.replacements import Scope
 from proxy.listing_book import FetchJson, ListingBook, Place
 
@@ -115,7 +116,7 @@ class Windows:
         self._store = store
         self._catalogue = Catalogue() if catalogue is None else catalogue
         self._now = now
-        self._learned: LRUCache[Scope, _Learned] = LRUCache(MAX_SCOPES)
+        self._learned: Newest[Scope, _Learned] = Newest(MAX_SCOPES)
         # Dropped by whoever changes what was learned: see `_note`.
         self._held: dict[Scope, _Held] = {}
         self._warned: LRUCache[tuple[Scope, LimitKind, int], None] = LRUCache(MAX_SCOPES)
@@ -170,7 +171,7 @@ class Windows:
         self._held[scope] = _Held(limits, min(ends), self._book.version)
 
     def _note(self, scope: Scope, learned: _Learned) -> None:
-        self._learned[scope] = learned
+        self._learned.put(scope, learned)
         self._held.pop(scope, None)
 
     def asking(self, scope: Scope) -> bool:
@@ -257,7 +258,8 @@ class Windows:
             return
         if known is not None:
             # Whoever comes while the store is asked goes by what was known.
-            known = self._learned[scope] = _Learned(known.limits, now)
+            known = _Learned(known.limits, now)
+            self._learned.put(scope, known)
         facts: Mapping[str, LearnedFact] | None
         try:
             facts = await self._store.learned(scope)

@@ -92,7 +92,7 @@ def _anthropic_cached(usage: Mapping[str, Any]) -> int:
 
 def _tokens(fields: Mapping[str, Any], name: str) -> int:
     value = fields.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if value is None or isinstance(value, bool) or not isinstance(value, int | float):
         return 0
     return int(value) if 0 <= value <= _LARGEST_TOKENS else 0
 
