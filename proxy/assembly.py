@@ -64,7 +64,7 @@ from proxy.surfaces import Surfaces
 from proxy.tenants import Tenancy
 from proxy.windows import UpstreamPlace, Windows
 
-VOCABULARY_AFTER_SECONDS = 0.5
+TABLES_AFTER_SECONDS = 0.5
 
 
 def create_app(settings: Settings) -> Tidegate:
@@ -303,10 +303,10 @@ async def _parts_on(
 
 async def _read_ahead(engine: Engine) -> None:
     """Not awaited by any chat but one that is counted, or whose window nobody wrote or listed."""
+    # The chats that waited for the start are answered first: hardly one so early needs a table, and
+    # reading both takes half a second, for half of which tiktoken lets no Python code run.
+    await asyncio.sleep(TABLES_AFTER_SECONDS)
     await engine.windows.load_catalogue()
-    # tiktoken builds its tables for a quarter of a second in which no Python code runs: the chats
-    # that waited for the start are answered first. Hardly one so early is so long that it counts.
-    await asyncio.sleep(VOCABULARY_AFTER_SECONDS)
     await engine.meter.prepare()
     give_back()
 

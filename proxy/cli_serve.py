@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from proxy.settings_sections import ServerSettings
 
 _ANY_ADDRESS = ("0.0.0.0", "::")
+_CERTIFICATES = "SSL_CERT_FILE"  # OpenSSL's
 
 
 def serve(
@@ -159,7 +160,7 @@ def configure_logging(level: str) -> None:
 
 def application() -> "ASGIApp":
     """The proxy, from the settings that this process finds; uvicorn calls it in every worker."""
-    with _uncollected():
+    with _uncollected(), _certificates_unread():
         from proxy.assembly import create_app
         from proxy.heap import share_one_heap
 
@@ -176,6 +177,21 @@ def _search_for_cycles_less_often() -> None:
     request leaves behind holds no cycles, and what was imported stays. Memory is the same."""
     gc.freeze()
     gc.set_threshold(10_000, 20, 50)
+
+
+@contextmanager
+def _certificates_unread() -> Iterator[None]:
+    """For importing aiohttp, which reads the system's certificates twice meanwhile (50 ms, 2 MB)
+    for contexts that nothing here uses: `Transport` has its own. Who used them would trust nobody.
+    """
+    given = os.environ.get(_CERTIFICATES)
+    os.environ[_CERTIFICATES] = os.devnull
+    try:
+        yield
+    finally:
+        del os.environ[_CERTIFICATES]
+        if given is not None:
+            os.environ[_CERTIFICATES] = given
 
 
 @contextmanager

@@ -172,15 +172,11 @@ class Transport:
         self._timeout = aiohttp.ClientTimeout(
             connect=timeouts.connect_seconds, sock_read=timeouts.first_byte_seconds
         )
-        context = context or _ssl_context()
+        self._context = context
         self._fresh = _session(
-            aiohttp.TCPConnector(
-                limit=max_connections, ssl=context, keepalive_timeout=_FRESH_ONLY_SECONDS
-            )
+            aiohttp.TCPConnector(limit=max_connections, keepalive_timeout=_FRESH_ONLY_SECONDS)
         )
-        self._pooled = _session(
-            _Pool(limit=max_connections, ssl=context, keepalive_timeout=KEEPALIVE_SECONDS)
-        )
+        self._pooled = _session(_Pool(limit=max_connections, keepalive_timeout=KEEPALIVE_SECONDS))
 
     async def send(self, request: ProviderRequest, *, fresh: bool = False) -> Response:
         """Sends the request, waits for the reply's headers. `fresh`: over no pooled connection."""
@@ -209,6 +205,7 @@ class Transport:
             data=data,
             allow_redirects=False,
             timeout=self._timeout,
+            ssl=self._trusted() if request.origin.startswith("https:") else True,
         )
 
     async def _request_watched(
@@ -231,6 +228,13 @@ class Transport:
                 raise WriteStalled from exc
             raise
 
+    def _trusted(self) -> ssl.SSLContext:
+        """Certificates checked against certifi's list, whatever the environment says. The list is
+        read at the first request that needs it: 25 ms, and many upstreams are plain HTTP."""
+        if self._context is None:
+            self._context = ssl.create_default_context(cafile=certifi.where())
+        return self._context
+
     async def aclose(self) -> None:
         """Closes both pools."""
         await self._fresh.close()
@@ -244,8 +248,8 @@ _reused: ContextVar[bool] = ContextVar("reused", default=False)
 class _Pool(aiohttp.TCPConnector):
     """Connections that are kept, of which it is known whether they were used before."""
 
-    def __init__(self, *, limit: int, ssl: ssl.SSLContext, keepalive_timeout: float) -> None:
-        super().__init__(limit=limit, ssl=ssl, keepalive_timeout=keepalive_timeout)
+    def __init__(self, *, limit: int, keepalive_timeout: float) -> None:
+        super().__init__(limit=limit, keepalive_timeout=keepalive_timeout)
         self._used = weakref.WeakSet[ResponseHandler]()
 
     async def connect(
@@ -261,11 +265,6 @@ class _Pool(aiohttp.TCPConnector):
         elif protocol is not None:
             self._used.add(protocol)
         return connection
-
-
-def _ssl_context() -> ssl.SSLContext:
-    """Certificates checked against certifi's list, whatever the environment says."""
-    return ssl.create_default_context(cafile=certifi.where())
 
 
 def _session(connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:

@@ -1,8 +1,10 @@
 """`tidegate serve` as a process: what it says, what it answers, how it ends."""
 
+import os
 import re
 import signal
 import socket
+import ssl
 from pathlib import Path
 
 import httpx
@@ -11,7 +13,7 @@ from typer.testing import CliRunner
 
 from proxy.app import Tidegate
 from proxy.cli import app
-from proxy.cli_serve import application, uvicorn_options
+from proxy.cli_serve import _certificates_unread, application, uvicorn_options
 from proxy.practice import create_practice_app
 from proxy.settings_sections import ServerSettings
 from tests.commands import STOP_SECONDS, running
@@ -115,3 +117,16 @@ def test_a_worker_builds_the_application_from_the_environment(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TIDEGATE_UPSTREAM", "http://127.0.0.1:9/v1")
     assert isinstance(application(), Tidegate)
+
+
+@pytest.mark.parametrize("given", [None, "/etc/some.pem"])
+def test_only_what_is_imported_finds_no_certificates(
+    monkeypatch: pytest.MonkeyPatch, given: str | None
+) -> None:
+    if given is None:
+        monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    else:
+        monkeypatch.setenv("SSL_CERT_FILE", given)
+    with _certificates_unread():
+        assert ssl.create_default_context().cert_store_stats()["x509_ca"] == 0
+    assert os.environ.get("SSL_CERT_FILE") == given

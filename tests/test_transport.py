@@ -2,11 +2,13 @@
 
 import asyncio
 import os
+import ssl
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import aiohttp
+import certifi
 import pytest
 from aiohttp.http_exceptions import HttpProcessingError
 
@@ -454,3 +456,41 @@ class TestWriting:
         assert arrived == body
         assert head.lower().count(b"content-length: %d" % size) == 1
         assert b"transfer-encoding" not in head.lower()
+
+
+class TestCertificates:
+    async def test_an_https_upstream_is_spoken_to_in_tls_and_must_prove_itself(
+        self, transport: Transport
+    ) -> None:
+        seen: list[bytes] = []
+
+        def handler(connection: RawConnection) -> None:
+            seen.append(connection.read_some())
+
+        async with RawProvider(handler) as provider:
+            with pytest.raises(aiohttp.ClientConnectorError):
+                await transport.send(request(provider.url.replace("http:", "https:")))
+        assert seen[0].startswith(b"\x16\x03")  # a handshake of TLS
+        context = transport._trusted()
+        assert context is transport._trusted()
+        assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
+        assert len(context.get_ca_certs()) > 50
+
+    async def test_certifis_list_is_trusted_whatever_the_environment_says(
+        self, transport: Transport, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("SSL_CERT_FILE", os.devnull)
+        of_certifi = ssl.create_default_context(cafile=certifi.where())
+        assert transport._trusted().get_ca_certs() == of_certifi.get_ca_certs()
+
+    async def test_plain_http_reads_no_certificates(
+        self, transport: Transport, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(certifi, "where", lambda: pytest.fail("they were read"))
+
+        def handler(connection: RawConnection) -> None:
+            connection.read_request()
+            connection.send(OK)
+
+        async with RawProvider(handler) as provider:
+            assert await read(await transport.send(request(provider.url))) == b"ok"
