@@ -3,9 +3,9 @@ which replacement applies; the fingerprint chain alone does."""
 
 import logging
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from random import getrandbits
 
 from proxy.core.errors import StoreUnavailable
 from proxy.core.newest import Newest
@@ -64,7 +64,9 @@ class Conversations:
                 found = await self._store.find_conversation(tenant, turn.root, turn.chain)
             except StoreUnavailable:
                 turn = turn.having(degraded="store")
-        return turn.having(conversation=found.id if found else uuid.uuid4().hex)
+        # A new name keeps nothing secret. The system's randomness would cost more than its call:
+        # the interpreter goes to the log's thread meanwhile, and has to be waited for.
+        return turn.having(conversation=found.id if found else f"{getrandbits(128):032x}")
 
     def record(self, turn: Turn) -> None:
         """Remember the request as its conversation's last, and tell the log what is new in it."""
