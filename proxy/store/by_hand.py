@@ -156,7 +156,7 @@ class ByHandRows:
         async def work(connection: AsyncConnection) -> frozenset[tuple[str, str]]:
             return frozenset(map(tuple, await connection.execute(_ALL_DUE)))
 
-        none_due = self._database.row_at_once(_ANY_DUE, {}) == (0,)
+        none_due = self._database.rows_at_once(_ANY_DUE, {}) == [(0,)]
         due = frozenset() if none_due else await self._database.read(work)
         if changes == self._scheduled_changes:
             self._due = due

@@ -11,7 +11,7 @@ import logging
 import sqlite3
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -118,17 +118,16 @@ class Database:
             engines, self._engines = self._engines, None
             await engines.dispose()
 
-    def row_at_once(
+    def rows_at_once(
         self, statement: Select[*tuple[Any, ...]], parameters: Mapping[str, Any]
-    ) -> tuple[Any, ...] | None:
-        """The only row of a statement that always has one, where that needs no waiting.
+    ) -> Sequence[tuple[Any, ...]] | None:
+        """What the statement finds, as the driver has it, where that needs no waiting.
 
         None says nothing: ask with `read`. The statement is a constant of a module.
         """
         if self._inline is None or self._engines is None or self._closed:
             return None
-        rows = self._inline.rows(statement, parameters)
-        return rows[0] if rows else None
+        return self._inline.rows(statement, parameters)
 
     async def read(self, work: Work[T]) -> T:
         """Run `work` on a connection where each statement is on its own."""

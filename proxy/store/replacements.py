@@ -19,11 +19,11 @@ from proxy.store.async_engine import AsyncConnection
 from proxy.store.by_hand import note_revocation
 from proxy.store.database import AnyRow, Database
 from proxy.store.leases import lease_is_ours
+from proxy.store.payloads import Payloads
 from proxy.store.roots import Roots
 from proxy.store.schema import DatabaseNow, replacements
 from proxy.store.store import Lease, Recorded
 
-PAYLOAD_CACHE_BYTES = 64 * 1024 * 1024
 REMEMBERED_ROWS = 200_000  # some 300 bytes each
 CROWDED_ROWS = 500  # more than this under one root (chats that begin alike): look up by the chain
 IN_LIST = 8_000  # SQLite takes 32,766 parameters, PostgreSQL 32,767
@@ -60,12 +60,9 @@ _IN_CHAIN = (
     .where(_OF_ROOT, replacements.c.end_fingerprint.in_(bindparam("chain", expanding=True)))
     .order_by(replacements.c.seq)
 )
-_PAYLOADS = select(replacements.c.id, replacements.c.payload).where(
-    replacements.c.id.in_(bindparam("ids", expanding=True))
-)
-_BY_ID = select(replacements).where(
-    replacements.c.tenant == bindparam("tenant"), replacements.c.id == bindparam("id")
-)
+_BY_ID = select(
+    *_LIGHT, *(replacements.c[name] for name in ("tenant", "upstream", "model", "root", "payload"))
+).where(replacements.c.tenant == bindparam("tenant"), replacements.c.id == bindparam("id"))
 # Ends of every other scope of the tenant, the best first: what reaches furthest, then the newest.
 _OTHER_SCOPES = (
     select(replacements.c.upstream, replacements.c.model, replacements.c.end_fingerprint)
@@ -96,9 +93,7 @@ class ReplacementRows:
         """Nothing is read yet."""
         self._database = database
         self._roots = Roots(database)
-        self._payloads: LRUCache[str, tuple[Mapping[str, Any], int]] = LRUCache(
-            PAYLOAD_CACHE_BYTES, getsizeof=lambda entry: entry[1] + 200
-        )
+        self._payloads = Payloads(database)
         self._known: LRUCache[tuple[Scope, bytes], _Known] = LRUCache(
             REMEMBERED_ROWS, getsizeof=lambda known: len(known.rows) + 1
         )
@@ -124,24 +119,21 @@ class ReplacementRows:
         known = self._known.get((scope, root))
         if known is not None and known.fresh and self._database.sole:
             rows = _matching(known.rows, chain)
+        elif (read := self._read_at_once(scope, root, known)) is not None:
+            rows = _matching(read, chain)
         else:
             rows = await self._database.read(
                 lambda connection: self._read(connection, scope, root, chain)
             )
         self._used(rows)
-        return await self._with_payloads(rows)
+        return await self._payloads.filled(rows)
 
     def remembered(
         self, scope: Scope, root: bytes, chain: Collection[bytes]
     ) -> tuple[Replacement, ...]:
         """What was last seen, without those whose payload had to make room."""
         known = self._known.get((scope, root))
-        rows = _matching(known.rows, chain) if known is not None else ()
-        return tuple(
-            replace(row, payload=self._payloads[row.id][0])
-            for row in rows
-            if row.id in self._payloads
-        )
+        return () if known is None else self._payloads.kept(_matching(known.rows, chain))
 
     async def adoptable(
         self, scope: Scope, root: bytes, chain: Collection[bytes]
@@ -158,7 +150,7 @@ class ReplacementRows:
             return ()
 
         rows = await self._database.read(work)
-        return await self._with_payloads([row for row in rows if _applies(row)])
+        return await self._payloads.filled([row for row in rows if _applies(row)])
 
     async def commit(
         self,
@@ -187,7 +179,7 @@ class ReplacementRows:
 
         stored = await self._database.write(work, ended=lambda: self._changed(scope, root, ()))
         for replacement in stored:
-            self._remember_payload(replacement.id, replacement.payload)
+            self._payloads.keep(replacement.id, replacement.payload)
         self._changed(scope, root, stored)
         return stored
 
@@ -254,17 +246,29 @@ class ReplacementRows:
         if key in self._crowded:
             return await self._read_crowded(connection, scope, root, chain)
         changes = self._changes
-        known = self._known.get(key)
-        order = known.rows[-1].order if known is not None and known.rows else 0
-        answer = await connection.execute(_NEWS, {**_root_parameters(scope, root), "known": order})
-        found = answer.all()
+        parameters = _news_parameters(scope, root, self._known.get(key))
+        found = (await connection.execute(_NEWS, parameters)).all()
         if len(found) > CROWDED_ROWS:
             self._crowded[key] = True
             return await self._read_crowded(connection, scope, root, chain)
-        rows = tuple(self._keep(row) for row in found)
-        if changes == self._changes and len(rows) < REMEMBERED_ROWS:
+        rows = tuple(map(self._keep, found))
+        if changes == self._changes:
             self._known[key] = _Known(rows, fresh=self._database.sole)
         return _matching(rows, chain)
+
+    def _read_at_once(
+        self, scope: Scope, root: bytes, known: _Known | None
+    ) -> tuple[Replacement, ...] | None:
+        """All rows of a root of which some are known, so that few are news."""
+        key = (scope, root)
+        if known is None or not known.rows or key in self._crowded:
+            return None
+        found = self._database.rows_at_once(_NEWS, _news_parameters(scope, root, known))
+        if found is None or len(found) > CROWDED_ROWS:
+            return None
+        rows = tuple(map(self._keep, found))
+        self._known[key] = _Known(rows, fresh=self._database.sole)
+        return rows
 
     async def _read_crowded(
         self, connection: AsyncConnection, scope: Scope, root: bytes, chain: Collection[bytes]
@@ -281,38 +285,11 @@ class ReplacementRows:
         self._known[scope, root] = _Known(tuple(rows), fresh=False)
         return tuple(rows)
 
-    def _keep(self, row: AnyRow) -> Replacement:
-        if row.payload is not None:
-            self._remember_payload(row.id, json.loads(row.payload), len(row.payload))
+    def _keep(self, row: AnyRow | tuple[Any, ...]) -> Replacement:
+        id, payload = row[0], row[-1]
+        if payload is not None:
+            self._payloads.keep(id, json.loads(payload), len(payload))
         return _from_row(row)
-
-    async def _with_payloads(self, rows: Sequence[Replacement]) -> tuple[Replacement, ...]:
-        missing = [row.id for row in rows if row.id not in self._payloads]
-        fetched: dict[str, Mapping[str, Any]] = {}
-        if missing:
-
-            async def work(connection: AsyncConnection) -> dict[str, str]:
-                answer = await connection.execute(_PAYLOADS, {"ids": missing[:IN_LIST]})
-                return {row.id: row.payload for row in answer}
-
-            for id, text in (await self._database.read(work)).items():
-                fetched[id] = json.loads(text)
-                self._remember_payload(id, fetched[id], len(text))
-        return tuple(
-            replace(
-                row, payload=fetched[row.id] if row.id in fetched else self._payloads[row.id][0]
-            )
-            for row in rows
-            # one that is gone was forgotten between the two reads
-            if row.id in fetched or row.id in self._payloads
-        )
-
-    def _remember_payload(
-        self, id: str, payload: Mapping[str, Any], size_bytes: int | None = None
-    ) -> None:
-        size_bytes = len(json.dumps(payload)) if size_bytes is None else size_bytes
-        if size_bytes < PAYLOAD_CACHE_BYTES // 4:
-            self._payloads[id] = (payload, size_bytes)
 
     def _changed(self, scope: Scope, root: bytes, rows: Sequence[Replacement]) -> None:
         """Remember our own change at once; the next read asks the database again."""
@@ -332,12 +309,21 @@ def _as_set(chain: Collection[bytes]) -> Chain:
     return chain if isinstance(chain, (Set, Mapping)) else frozenset(chain)
 
 
-def _matching(rows: Iterable[Replacement], chain: Collection[bytes]) -> tuple[Replacement, ...]:
-    rows = tuple(rows)
-    if not rows:
-        return ()
+def _matching(rows: Sequence[Replacement], chain: Collection[bytes]) -> tuple[Replacement, ...]:
+    if isinstance(chain, tuple):
+        # A fingerprint depends on all before it: it has one place in a chain, if any.
+        return tuple(
+            row
+            for row in rows
+            if 0 < row.end <= len(chain) and chain[row.end - 1] == row.end_fingerprint
+        )
     looked_up = _as_set(chain)
     return tuple(row for row in rows if row.end_fingerprint in looked_up)
+
+
+def _news_parameters(scope: Scope, root: bytes, known: _Known | None) -> dict[str, Any]:
+    newest = known.rows[-1].order if known is not None and known.rows else 0
+    return {**_root_parameters(scope, root), "known": newest}
 
 
 def _root_parameters(scope: Scope, root: bytes) -> dict[str, Any]:
@@ -349,16 +335,11 @@ def _root_parameters(scope: Scope, root: bytes) -> dict[str, Any]:
     }
 
 
-def _from_row(row: AnyRow) -> Replacement:
+def _from_row(row: AnyRow | tuple[Any, ...]) -> Replacement:
+    """A row that begins with `_LIGHT`, without its payload."""
+    id, order, kind, start, end, end_fingerprint, revoked = row[: len(_LIGHT)]
     return Replacement(
-        id=row.id,
-        order=row.seq,
-        kind=ReplacementKind(row.kind),
-        start=row.start,
-        end=row.stop,
-        end_fingerprint=row.end_fingerprint,
-        payload={},
-        revoked=row.revoked,
+        id, order, ReplacementKind(kind), start, end, end_fingerprint, {}, bool(revoked)
     )
 
 

@@ -50,10 +50,11 @@ class Roots:
 
     def looked_up(self, tenant: str, root: bytes) -> Recorded:
         """False where surely nothing is; everything, where that takes a longer look."""
-        row = self._database.row_at_once(_RECORDED, {"tenant": tenant, "root": root})
-        if row is None:
+        rows = self._database.rows_at_once(_RECORDED, {"tenant": tenant, "root": root})
+        if rows is None:
             return Recorded()
-        return Recorded(replacements=bool(row[0]), conversations=bool(row[1]))
+        ((replaced, begun),) = rows
+        return Recorded(bool(replaced), bool(begun))
 
     def replacing(self, root: bytes) -> None:
         """A replacement is about to be stored."""

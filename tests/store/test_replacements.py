@@ -12,8 +12,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from proxy.core.errors import HistoryChanged, LeaseLost
 from proxy.core.replacements import NewReplacement, Replacement, ReplacementKind, Scope
+from proxy.store import payloads, schema
 from proxy.store import replacements as module
-from proxy.store import schema
+from proxy.store.database import Database
 from proxy.store.sql import SqlStore
 from proxy.store.store import Lease, Retention
 from tests.store.conftest import OpenStore
@@ -275,10 +276,33 @@ class TestMemory:
         await owner.close()
         await other.close()
 
+    async def test_a_worker_that_knows_some_sees_the_news_of_another_at_once(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        url = f"sqlite:///{tmp_path}/tidegate.db"
+        one, other = SqlStore(url), SqlStore(url)
+        first = await commit(one, new_of(CHAIN, 4, text="first"))
+        assert await other.replacements(SCOPE, ROOT, tuple(CHAIN)) == first
+        second = await commit(one, new_of(CHAIN, 6, text="second"), planned_on=first)
+
+        async def waited(*arguments: object) -> None:
+            raise AssertionError("waited")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Database, "read", waited)
+            assert await other.replacements(SCOPE, ROOT, tuple(CHAIN)) == first + second
+            assert await other.replacements(SCOPE, ROOT, tuple(CHAIN[:5])) == first
+        await one.revoke(SCOPE.tenant, second[0].id)
+        assert [r.revoked for r in await other.replacements(SCOPE, ROOT, CHAIN)] == [False, True]
+        monkeypatch.setattr(module, "CROWDED_ROWS", 1)
+        assert len(await other.replacements(SCOPE, ROOT, CHAIN)) == 2
+        await one.close()
+        await other.close()
+
     async def test_payloads_that_had_to_make_room_are_read_again(
         self, store: SqlStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(module, "PAYLOAD_CACHE_BYTES", 0)
+        monkeypatch.setattr(payloads, "CACHE_BYTES", 0)
         stored = await commit(store, new_of(CHAIN, 4, text="x" * 1000))
         assert store.remembered(SCOPE, ROOT, CHAIN) == ()
         assert await store.replacements(SCOPE, ROOT, CHAIN) == stored

@@ -95,7 +95,7 @@ async def test_an_owner_knows_without_a_look(
     def looked(*arguments: object) -> None:
         raise AssertionError("looked")
 
-    monkeypatch.setattr(Database, "row_at_once", looked)
+    monkeypatch.setattr(Database, "rows_at_once", looked)
     assert owner.recorded(SCOPE, ROOT) == NOTHING
     await log(owner)
     assert owner.recorded(SCOPE, ROOT) == Recorded(replacements=False)
