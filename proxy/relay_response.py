@@ -80,8 +80,9 @@ class RelayResponse:
 
     async def _pass_bytes(self) -> None:
         try:
-            while (chunk := await self._reply.read()) is not None:
-                await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+            read, send = self._reply.read, self._send
+            while (chunk := await read()) is not None:
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
         except ProviderBroke as exc:
             logger.warning("reply_broke status=%d cause=%s", self._reply.status, exc.message)
             self._incoming.answered = True
