@@ -1,6 +1,7 @@
 """What the settings mean to the parts: upstreams, timeouts, policies, retention, as values."""
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 
 from proxy.core.compaction import Words
 from proxy.core.summary_tasks import SummaryMode
@@ -12,6 +13,7 @@ from proxy.settings_sections import DEFAULT_UPSTREAM, MIB, ServerSettings
 from proxy.store.store import Retention
 
 DAY_SECONDS = 86_400.0
+MODELS_REMEMBERED = 4096
 
 
 def upstream_chooser(
@@ -20,6 +22,7 @@ def upstream_chooser(
     """Which upstream serves a model; the default one where no model is named."""
     default = upstreams[DEFAULT_UPSTREAM]
 
+    @lru_cache(MODELS_REMEMBERED)
     def upstream_for(model: str | None) -> Upstream:
         return default if model is None else upstreams[settings.upstream_for(model)]
 
