@@ -2,11 +2,11 @@
 
 import json
 import secrets as randomness
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cachetools import TTLCache
-from sqlalchemy import and_, delete, select
+from sqlalchemy import and_, bindparam, delete, select
 
 from proxy.core.replacements import Scope
 from proxy.store.async_engine import AsyncConnection
@@ -19,6 +19,12 @@ NEWS_SECONDS = 5.0  # how late another worker's lesson may be known here
 CACHED_SCOPES = 10_000
 
 _NOT_EXPIRED = learned.c.expires_at > DatabaseNow()
+_LEARNED = select(learned.c.kind, learned.c.value, learned.c.expires_at).where(
+    learned.c.tenant == bindparam("tenant"),
+    learned.c.upstream == bindparam("upstream"),
+    learned.c.model == bindparam("model"),
+    _NOT_EXPIRED,
+)
 
 
 class FactRows:
@@ -65,23 +71,22 @@ class FactRows:
 
     async def learned(self, scope: Scope) -> Mapping[str, Learned]:
         """Asked of the database every few seconds at most."""
-        if scope in self._learned:
-            return self._learned[scope]
-        statement = select(learned.c.kind, learned.c.value, learned.c.expires_at).where(
-            learned.c.tenant == scope.tenant,
-            learned.c.upstream == scope.upstream,
-            learned.c.model == scope.model,
-            _NOT_EXPIRED,
-        )
+        known = self._learned.get(scope)
+        if known is not None:
+            return known
+        parameters = {"tenant": scope.tenant, "upstream": scope.upstream, "model": scope.model}
 
-        async def work(connection: AsyncConnection) -> Mapping[str, Learned]:
-            return {
-                row.kind: Learned(scope, row.kind, json.loads(row.value), row.expires_at)
-                for row in await connection.execute(statement)
-            }
+        async def work(connection: AsyncConnection) -> Sequence[tuple[Any, ...]]:
+            return (await connection.execute(_LEARNED, parameters)).all()
 
-        self._learned[scope] = await self._database.read(work)
-        return self._learned[scope]
+        rows = self._database.rows_at_once(_LEARNED, parameters)
+        if rows is None:
+            rows = await self._database.read(work)
+        self._learned[scope] = known = {
+            kind: Learned(scope, kind, json.loads(value), expires_at)
+            for kind, value, expires_at in rows
+        }
+        return known
 
     async def all_learned(self, tenant: str | None) -> tuple[Learned, ...]:
         """Of one tenant, or of all for the operator."""
