@@ -5,13 +5,14 @@ meanings, pairs, fingerprints and counts. Bounded in bytes; whoever is not found
 """
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 from cachetools import LRUCache
 
 from proxy.core.messages import Message
 from proxy.core.ranges import Pairing
+from proxy.core.replacements import Replacement, Scope
 from proxy.core.surface import Surface
 
 T = TypeVar("T")
@@ -24,11 +25,20 @@ LEAST_MESSAGES = 8
 """Shorter histories, and beginnings, are worked out as quickly as they are found."""
 
 
+class Folded(NamedTuple):
+    """A history with its replacements, and the bytes of each item of that surface."""
+
+    applied: tuple[Replacement, ...]
+    surface: Surface
+    raw_items: tuple[bytes, ...]
+
+
 class Reading(msgspec.Struct, frozen=True):
     """A history without its replacements. `counts` grow by model: tokens of the first messages.
 
     `mark` is this reading's own; `grew_from` is that of the one whose messages it has all of, and
-    more behind them.
+    more behind them. `folds` are filled as it is asked for: `folds_before` are those of the reading
+    that it was made from, which hold up to `settled`.
     """
 
     history: tuple[Message, ...]
@@ -41,6 +51,9 @@ class Reading(msgspec.Struct, frozen=True):
     counts: dict[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
     mark: object = msgspec.field(default_factory=object)
     grew_from: object = None
+    folds: dict[Scope, Folded] = msgspec.field(default_factory=dict)
+    folds_before: dict[Scope, Folded] = msgspec.field(default_factory=dict)
+    settled: int = 0
 
     def counts_of_first(self, messages: int) -> dict[str, tuple[int, ...]]:
         """The counts that hold for a history which begins with so many of these messages."""

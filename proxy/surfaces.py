@@ -18,12 +18,12 @@ from proxy.core.messages import Message, has_media, role_of
 from proxy.core.offloading import IMAGE_ROLES, SurfaceImage
 from proxy.core.ranges import pair, settled
 from proxy.core.replacements import Replacement, Scope
-from proxy.core.surface import Surface, fold, matching, unfolded
+from proxy.core.surface import Surface, continued, fold, matching, unfolded
 from proxy.image_sizes import part_size
 from proxy.meter import Meter
 from proxy.model_rules import ModelRules
 from proxy.off_loop import off_loop
-from proxy.recent import Reading, Recent
+from proxy.recent import Folded, Reading, Recent
 from proxy.relay import Caller
 from proxy.store.store import Recorded, Store
 from proxy.turn import Counted, Turn, raw_items
@@ -123,9 +123,11 @@ class Surfaces:
             pairing=pairing,
             meanings=meanings,
             chain=fingerprint_chain(self._key, meanings, pairing, known=known.chain[:start]),
-            surface=unfolded(history, pairing, start=start, before=known.surface),
+            surface=continued(known.surface, history, pairing, start),
             counts=known.counts_of_first(alike),
             grew_from=known.mark if goes_on else None,
+            folds_before=known.folds,
+            settled=start,
         )
 
     def _meanings_of(self, messages: Sequence[Message]) -> tuple[bytes, ...]:
@@ -149,17 +151,28 @@ class Surfaces:
 
     async def applying(self, turn: Turn, applied: Sequence[Replacement]) -> Turn:
         """The turn folded with exactly these replacements; priced again if it was priced."""
-        size_bytes = turn.reading.size_bytes if applied else 0
-        surface = await off_loop(size_bytes, fold, turn.reading.history, turn.pairing, applied)
-        folded = turn.having(
-            applied=tuple(applied),
-            surface=surface,
-            raw_items=await off_loop(
-                _edited_bytes(turn.request, surface), raw_items, turn.request, surface
-            ),
-            view=None,
+        folded = await self._folded(turn, tuple(applied))
+        changed = turn.having(
+            applied=folded.applied, surface=folded.surface, raw_items=folded.raw_items, view=None
         )
-        return folded if turn.view is None else await self.price(folded)
+        return changed if turn.view is None else await self.price(changed)
+
+    async def _folded(self, turn: Turn, applied: tuple[Replacement, ...]) -> Folded:
+        """The fold of the turn before, continued where it still holds; else all of it."""
+        reading = turn.reading
+        before = reading.folds_before.get(turn.scope)
+        settled_before = all(replacement.end < reading.settled for replacement in applied)
+        if before is not None and before.applied == applied and settled_before:
+            surface = continued(before.surface, reading.history, turn.pairing, reading.settled)
+            new = len(reading.raw) - reading.settled
+            raw = before.raw_items[: len(surface.items) - new] + reading.raw[reading.settled :]
+        else:
+            size_bytes = reading.size_bytes if applied else 0
+            surface = await off_loop(size_bytes, fold, reading.history, turn.pairing, applied)
+            edited_bytes = _edited_bytes(turn.request, surface)
+            raw = await off_loop(edited_bytes, raw_items, turn.request, surface)
+        folded = reading.folds[turn.scope] = Folded(applied, surface, raw)
+        return folded
 
     async def price(self, turn: Turn) -> Turn:
         """The turn with counts of what the client sent and of what would be forwarded."""
@@ -167,9 +180,7 @@ class Surfaces:
         head = sum(await self._meter.count_messages(_head(request), model))
         history = items = await self._history_counts(turn)
         if turn.surface.replaced:
-            shown = [item.message for item in turn.surface.items]
-            ours = list(zip(turn.raw_items, shown, strict=True))
-            items = await self._meter.count_messages(ours, model)
+            items = await self._item_counts(turn, history)
         outside = sum(map(len, request.fields.values()))
         extras = await self._meter.measure_extras(request.params, model, size_bytes=outside)
         client_tokens = extras + head + sum(history)
@@ -202,6 +213,22 @@ class Surfaces:
         counts = known + await self._meter.count_messages(tuple(new), model)
         reading.counts[model] = counts
         return counts
+
+    async def _item_counts(self, turn: Turn, history: tuple[int, ...]) -> tuple[int, ...]:
+        """The count of each item of the surface: the client's own, where it stands as sent."""
+        items = turn.surface.items
+        ours = [
+            (raw, item.message)
+            for raw, item in zip(turn.raw_items, items, strict=True)
+            if not item.as_sent
+        ]
+        counts = iter(await self._meter.count_messages(ours, turn.scope.model))
+        return tuple(
+            [
+                next(counts) if position is None or not as_sent else history[position]
+                for _, position, as_sent in items
+            ]
+        )
 
     def sent(self, turn: Turn, counted: Counted) -> Sent:
         """What the provider's figure for this surface would be about."""

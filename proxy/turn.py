@@ -110,7 +110,7 @@ class Turn(msgspec.Struct, frozen=True):
         """How large `body()` is, the client's white space between messages included."""
         if not self.surface.replaced:
             return len(self.request.body)
-        kept = len(self.request.body) - sum(map(len, self.request.raw_history))
+        kept = len(self.request.body) - self.reading.size_bytes
         return kept + sum(map(len, self.raw_items))
 
     def body(self) -> bytes:

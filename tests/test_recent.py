@@ -37,7 +37,7 @@ def read(surfaces: Surfaces, history: Sequence[Message]) -> Reading:
     shown = [item.message for item in reading.surface.items]
     assert all(a is b for a, b in zip(shown, shared.history, strict=True))
     assert reading.size_bytes == sum(map(len, request.raw_history))
-    return replace(reading, mark=None, grew_from=None)
+    return replace(reading, mark=None, grew_from=None, settled=0)
 
 
 def fresh() -> Surfaces:

@@ -11,6 +11,7 @@ from proxy.core.errors import StoreUnavailable
 from proxy.core.fingerprints import meaning
 from proxy.core.messages import Message
 from proxy.core.replacements import NewReplacement, ReplacementKind
+from proxy.core.surface import Surface, fold
 from proxy.store.sql import SqlStore
 from proxy.surfaces import Surfaces
 from tests.fake_provider import completion
@@ -81,6 +82,37 @@ class TestOpening:
             await made.turn([*talk(5, 50), assistant("new")])
         assert first == 11
         assert len(hashed) == 12
+
+    async def test_a_folded_conversation_that_grows_is_folded_as_anew(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Continued from the turn before, until what is recorded changes or reaches the new."""
+        whole: list[int] = []
+
+        def counting(history: Sequence[Message], *rest: Any) -> Surface:
+            whole.append(len(history))
+            return fold(history, *rest)
+
+        monkeypatch.setattr("proxy.surfaces.fold", counting)
+        history = [system(), *talk(8, 50)]
+        async with bench(tmp_path) as made:
+            await made.stored(await made.turn(history), summary_until(await made.turn(history), 6))
+            for step in range(5):
+                history = [*history, assistant(f"did {step}"), user(f"then {step}")]
+                turn = await made.surfaces.price(await made.turn(history))
+                folded_whole = len(whole)
+                surfaces = Surfaces(made.store, made.meter, made.anchors, b"k" * 32)
+                fresh = Bench(made.store, made.meter, made.anchors, surfaces)
+                anew = await surfaces.price(await fresh.turn(history))
+                assert turn.surface == anew.surface
+                assert turn.raw_items == anew.raw_items
+                assert turn.body() == anew.body()
+                assert (turn.priced, turn.counted) == (anew.priced, anew.counted)
+                assert turn.body_bytes == anew.body_bytes
+                if step == 2:
+                    await made.stored(turn, summary_until(turn, 10))
+                whole[folded_whole:] = []
+        assert whole == [19, 25]
 
     async def test_without_a_store_what_is_remembered_applies_and_is_marked(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,7 +1,7 @@
 """What the model sees: the history with its replacements applied. Folding is a pure function of the
 history and the replacements that match it, so any worker makes the same surface at any time."""
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -90,24 +90,29 @@ def _visible_ranges(pairing: Pairing, ranges: Sequence[Replacement]) -> list[Rep
     return sorted(chosen, key=lambda r: r.start)
 
 
-def unfolded(
-    history: Sequence[Message], pairing: Pairing, *, start: int = 0, before: Surface | None = None
-) -> Surface:
-    """The surface without any replacement. `before` is that of a history which begins with the same
-    `start` messages, a settled place of both."""
+def continued(before: Surface, history: Sequence[Message], pairing: Pairing, start: int) -> Surface:
+    """The surface that `before` becomes when its history goes on as this one does from `start` on.
+
+    Both begin with the same `start` messages, a settled place of both, and every replacement ends
+    before it.
+    """
+    kept = before.stretches[: bisect_right(before.stretches, start, key=_end_of)]
+    first = kept[-1].last if kept else 0
+    shift = first - start
     items = tuple([Item(history[p], p, as_sent=True) for p in range(start, len(history))])
-    kept: tuple[Stretch, ...] = ()
-    if before is not None:
-        kept = before.stretches[: bisect_right(before.stretches, start, key=_end_of)]
-        items = before.items[:start] + items
-    stretches = [
-        Stretch(unit.start, unit.end, unit.start, unit.end, unit.open, replaced=False)
-        for unit in pairing.units[len(kept) :]
-    ]
-    return Surface(items, kept + tuple(stretches), ())
+    units = pairing.units[bisect_left(pairing.units, start, key=_start_of) :]
+    stretches = tuple(
+        [Stretch(s, e, s + shift, e + shift, is_open, replaced=False) for s, e, is_open in units]
+    )
+    return Surface(before.items[:first] + items, kept + stretches, before.visible)
 
 
-_end_of = attrgetter("end")
+_start_of, _end_of = attrgetter("start"), attrgetter("end")
+
+
+def unfolded(history: Sequence[Message], pairing: Pairing) -> Surface:
+    """The surface without any replacement."""
+    return continued(Surface((), (), ()), history, pairing, 0)
 
 
 def fold(history: Sequence[Message], pairing: Pairing, applied: Sequence[Replacement]) -> Surface:

@@ -12,13 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.core.messages import Message, head_length
-from proxy.core.ranges import pair
+from proxy.core.ranges import pair, settled
 from proxy.core.replacements import Replacement, ReplacementKind
 from proxy.core.surface import (
     RANGE_KINDS,
     Surface,
     apply_edits,
     apply_offload,
+    continued,
     fold,
     matching,
     planned_ids,
@@ -378,6 +379,21 @@ def test_the_surface_is_prefix_stable_when_the_client_only_appends(
     appended = [p for p in positions(longer) if p is not None and p >= len(history)]
     assert appended == list(range(len(history), len(history) + len(suffix)))
     assert violations([*history, *suffix], [item.message for item in longer.items]) == []
+
+
+@given(histories, histories, histories, st.data())
+def test_a_surface_continued_is_the_surface_folded_anew(
+    history: list[dict[str, Any]],
+    first_end: list[dict[str, Any]],
+    second_end: list[dict[str, Any]],
+    data: st.DataObject,
+) -> None:
+    """Whatever came behind the messages that both have, from their last settled place on."""
+    earlier, later = [*history, *first_end], [*history, *second_end]
+    start = settled(later, len(history) if not first_end else len(history) - 1)
+    made = tuple(r for r in data.draw(replacement_sets(history)) if r.end < start)
+    before, after = folded(earlier, *made), folded(later, *made)
+    assert continued(before, later, pair(later), start) == after
 
 
 @given(histories, st.data())
