@@ -5,11 +5,10 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from random import getrandbits
 
 from proxy.core.errors import StoreUnavailable
 from proxy.core.newest import Newest
-from proxy.store.store import LoggedMessage, Store
+from proxy.store.store import Store, new_id
 from proxy.store.store import Turn as LoggedTurn
 from proxy.turn import Turn
 from proxy.wire import join_messages
@@ -64,9 +63,7 @@ class Conversations:
                 found = await self._store.find_conversation(tenant, turn.root, turn.chain)
             except StoreUnavailable:
                 turn = turn.having(degraded="store")
-        # A new name keeps nothing secret. The system's randomness would cost more than its call:
-        # the interpreter goes to the log's thread meanwhile, and has to be waited for.
-        return turn.having(conversation=found.id if found else f"{getrandbits(128):032x}")
+        return turn.having(conversation=found.id if found else new_id())
 
     def record(self, turn: Turn) -> None:
         """Remember the request as its conversation's last, and tell the log what is new in it."""
@@ -76,6 +73,7 @@ class Conversations:
         self._remember(tenant, turn.conversation, turn.chain[-1])
         request = turn.request
         kept = self._keeping.messages
+        start = self._start_of_news(tenant, turn.chain)
         head = request.raw_messages[: request.head_length]
         self._log_turn(
             LoggedTurn(
@@ -87,7 +85,10 @@ class Conversations:
                 root=turn.root,
                 last_fingerprint=turn.chain[-1],
                 message_count=len(turn.chain),
-                messages=self._unlogged(turn),
+                start=start,
+                parent=turn.chain[start - 1] if start else b"",
+                fingerprints=turn.chain[start:],
+                bodies=request.raw_messages[request.head_length + start :] if kept else None,
                 head=join_messages(head) if kept and head else None,
                 tools=request.fields.get("tools") if kept else None,
                 labels=turn.caller.labels,
@@ -108,19 +109,6 @@ class Conversations:
             del self._names[tenant, before]
         self._last.put((tenant, name), last)
         self._names.put((tenant, last), name)
-
-    def _unlogged(self, turn: Turn) -> Sequence[LoggedMessage]:
-        chain, raw = turn.chain, turn.request.raw_history
-        start = self._start_of_news(turn.scope.tenant, chain)
-        return [
-            LoggedMessage(
-                position=position,
-                fingerprint=chain[position],
-                parent=chain[position - 1] if position else b"",
-                body=raw[position] if self._keeping.messages else None,
-            )
-            for position in range(start, len(chain))
-        ]
 
     def _start_of_news(self, tenant: str, chain: Sequence[bytes]) -> int:
         """What the log has, or was told a moment ago: it may not have written that yet.

@@ -7,13 +7,14 @@ After `flush()` everything recorded before it can be read.
 
 import asyncio
 import logging
+import operator
 from collections import deque
 from dataclasses import replace
 from typing import Protocol
 
 from proxy.core.errors import StoreUnavailable
 from proxy.store.originals import without_images
-from proxy.store.store import Batch, Event, LoggedMessage, StoreRefused, Turn
+from proxy.store.store import Batch, Event, StoreRefused, Turn
 
 logger = logging.getLogger(__name__)
 
@@ -74,14 +75,11 @@ class Journal:
         self._add(event, ENTRY_BYTES)
 
     def turn(self, turn: Turn) -> None:
-        """Record a request. Bodies are copied, so that the request's own buffer can go."""
-        kept = self._messages
-        turn = replace(
-            turn,
-            messages=tuple(_copy(message, kept) for message in turn.messages),
-            head=bytes(turn.head) if kept and turn.head is not None else None,
-            tools=bytes(turn.tools) if kept and turn.tools is not None else None,
-        )
+        """Record a request. Views are copied, so that the request's own buffer can go."""
+        if not self._messages:
+            turn = replace(turn, bodies=None, head=None, tools=None)
+        elif turn.bodies and any(type(body) is not bytes for body in turn.bodies):
+            turn = replace(turn, bodies=[bytes(body) for body in turn.bodies])
         self._add(turn, _size_bytes(turn))
 
     async def run(self) -> None:
@@ -201,35 +199,21 @@ class Journal:
                 logger.warning("journal dropped=%s error=%s", type(entry).__name__, error)
 
 
-def _copy(message: LoggedMessage, kept: bool) -> LoggedMessage:
-    if message.body is None or (kept and type(message.body) is bytes):
-        return message
-    return replace(message, body=bytes(message.body) if kept else None)
-
-
 def _size_bytes(turn: Turn) -> int:
-    bodies = sum(len(message.body or b"") + 200 for message in turn.messages)
-    return ENTRY_BYTES + bodies + len(turn.head or b"") + len(turn.tools or b"")
+    texts = sum(map(len, turn.bodies or ())) + len(turn.head or b"") + len(turn.tools or b"")
+    return ENTRY_BYTES + 100 * len(turn.fingerprints) + texts
 
 
 def _without_images(entries: list[Entry], key: bytes) -> list[Entry]:
-    def slim(body: bytes | None) -> bytes | None:
-        return None if body is None else without_images(body, key)
+    return [_slim(entry, key) if isinstance(entry, Turn) else entry for entry in entries]
 
-    def slim_message(message: LoggedMessage) -> LoggedMessage:
-        body = slim(message.body)
-        return message if body is message.body else replace(message, body=body)
 
-    return [
-        replace(
-            entry,
-            messages=[slim_message(message) for message in entry.messages],
-            head=slim(entry.head),
-        )
-        if isinstance(entry, Turn)
-        else entry
-        for entry in entries
-    ]
+def _slim(turn: Turn, key: bytes) -> Turn:
+    bodies = turn.bodies and [without_images(body, key) for body in turn.bodies]
+    head = turn.head and without_images(turn.head, key)
+    if head is turn.head and all(map(operator.is_, bodies or (), turn.bodies or ())):
+        return turn
+    return replace(turn, bodies=bodies, head=head)
 
 
 def _batch(entries: list[Entry]) -> Batch:

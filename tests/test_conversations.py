@@ -115,13 +115,11 @@ class TestWhatTheLogIsTold:
             named = Named(made)
             await named.ask([system(), *talk(1, 20)], tools=tools)
         (turn,) = named.logged
-        assert [message.position for message in turn.messages] == [0, 1, 2]
-        assert [m.parent for m in turn.messages] == [
-            b"",
-            *(m.fingerprint for m in turn.messages[:-1]),
-        ]
-        assert turn.messages[-1].body is not None
-        assert b"go on" in turn.messages[-1].body
+        assert (turn.start, turn.parent) == (0, b"")
+        assert (turn.fingerprints[0], turn.fingerprints[-1]) == (turn.root, turn.last_fingerprint)
+        assert turn.bodies is not None
+        assert len(turn.fingerprints) == len(turn.bodies) == 3
+        assert b"go on" in turn.bodies[-1]
         assert turn.head is not None
         assert turn.head.startswith(b"[")
         assert turn.tools is not None
@@ -135,7 +133,7 @@ class TestWhatTheLogIsTold:
             named = Named(made, messages=False)
             await named.ask([system("SECRET"), user("SECRET")], tools=tools)
         assert "SECRET" not in repr(named.logged)
-        assert named.logged[0].messages[0].body is None
+        assert named.logged[0].bodies is None
         assert (named.logged[0].head, named.logged[0].tools) == (None, None)
 
     async def test_only_what_is_new_once_the_store_has_the_rest(self, tmp_path: Path) -> None:
@@ -144,7 +142,9 @@ class TestWhatTheLogIsTold:
             await named.ask(talk(2, 20))
             await made.store.write(Batch(turns=named.logged))
             await named.ask(GROWN)
-        assert [message.position for message in named.logged[1].messages] == [5, 6]
+        first, second = named.logged
+        assert (second.start, second.parent) == (5, first.last_fingerprint)
+        assert len(second.fingerprints) == len(second.bodies or ()) == 2
 
     async def test_labels_are_kept_for_people(self, tmp_path: Path) -> None:
         async with bench(tmp_path) as made:

@@ -262,7 +262,7 @@ class TestWhatIsKept:
         body = json.dumps({"role": "user", "content": [part]}).encode()
         for images, text in ((False, "one"), (True, "two")):
             turn = turn_of([text], conversation=text, head=b"[" + body + b"]")
-            turn = replace(turn, messages=[replace(turn.messages[0], body=body)])
+            turn = replace(turn, bodies=[body])
             journal = Journal(store, images=images)
             journal.turn(turn)
             await journal.flush()
@@ -279,12 +279,12 @@ class TestWhatIsKept:
         fake = FakeStore()
         journal = Journal(fake)
         turn = turn_of(["a"])
-        view = memoryview(turn.messages[0].body or b"")
-        message = replace(turn.messages[0], body=view)  # type: ignore[arg-type]
-        journal.turn(replace(turn, messages=[message]))
+        (body,) = turn.bodies or ()
+        journal.turn(replace(turn, bodies=[memoryview(body)]))  # type: ignore[list-item]
         await journal.flush()
-        (stored,) = fake.batches[0].turns[0].messages
-        assert type(stored.body) is bytes
+        (stored,) = fake.batches[0].turns
+        assert [type(each) for each in stored.bodies or ()] == [bytes]
+        assert stored.bodies == [body]
 
 
 def _files(directory: Path) -> list[Path]:

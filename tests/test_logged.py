@@ -7,7 +7,7 @@ import pytest
 from proxy.journal import Journal
 from proxy.logged import ConversationNotFound, HistoryUnavailable, Logged
 from proxy.store.sql import SqlStore
-from proxy.store.store import LoggedMessage, Turn
+from proxy.store.store import Turn
 
 HEAD = b'[{"role":"system","content":"careful"}]'
 TOOLS = b'[{"type":"function","function":{"name":"f"}}]'
@@ -16,10 +16,7 @@ RAW = (b'{"role":"user","content":"a"}', b'{"role":"assistant","content":"b", "x
 
 def turn(**changes: object) -> Turn:
     chain = [b"a" * 16, b"b" * 16]
-    messages = [
-        LoggedMessage(n, chain[n], chain[n - 1] if n else b"", body) for n, body in enumerate(RAW)
-    ]
-    given = {"messages": messages, "head": HEAD, "tools": TOOLS, **changes}
+    given = {"fingerprints": chain, "bodies": RAW, "head": HEAD, "tools": TOOLS, **changes}
     return Turn("t", "c", 1.0, "default", "m", chain[0], chain[-1], 2, **given)  # type: ignore[arg-type]
 
 
@@ -61,7 +58,7 @@ async def test_what_is_not_there_is_said(parts: Parts) -> None:
     logged, journal, store = parts
     with pytest.raises(ConversationNotFound):
         await logged.conversation("t", "c")
-    journal.turn(turn(messages=[]))
+    journal.turn(turn(fingerprints=[], bodies=None))
     conversation = await logged.conversation("t", "c")
     with pytest.raises(ConversationNotFound):
         await logged.conversation("another", "c")

@@ -17,6 +17,8 @@ from proxy.store.async_engine import AsyncEngine, create_async_engine
 BUSY_SECONDS = 10.0  # SQLite wakes its waiting writers in no order: some wait long (measured: 4 s)
 CONNECT_SECONDS = 3.0  # a chat waits at most this long before it goes on without the store
 COMMAND_SECONDS = 10.0
+CHECKPOINT_PAGES = 4000  # 16 MB
+CACHE_KIB = 4096  # of the connection that writes
 READ_CONNECTIONS = 4  # SQLite: threads that read beside the writer
 POOL_CONNECTIONS = 10  # PostgreSQL, per worker; as many again under load
 
@@ -134,6 +136,9 @@ def _set_up_sqlite(engine: AsyncEngine, *, writes: bool) -> None:
             cursor.execute("PRAGMA auto_vacuum = INCREMENTAL")
             cursor.execute("PRAGMA journal_mode = WAL")
             cursor.execute("PRAGMA secure_delete = ON")  # what was forgotten is overwritten
+            # A page that many batches change is copied into the database once for all of them.
+            cursor.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+            cursor.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
         cursor.execute("PRAGMA synchronous = NORMAL")  # in WAL mode a crash loses nothing
         cursor.execute("PRAGMA temp_store = MEMORY")
         cursor.close()

@@ -1,54 +1,62 @@
-"""Appending to the log: events, and histories as a trie of fingerprints over contents.
+"""Appending to the log: events, conversations, and histories as segments over contents.
 
-Everything is insert-if-absent, so a batch written twice is there once, and a history that is sent
-again writes only what is new. `seen` of a node is renewed hourly along its whole path; therefore
-no message grows older than one that follows it.
+A batch holds the log's lock alone, so that what it builds upon stays there, and the order of events
+is the order of their commits. A batch that is written twice is there once, and a history that is
+sent again writes only what is new. Once an hour it is sent from its beginning: that renews `seen`
+of all that it goes through.
 """
 
 import asyncio
-import hashlib
 import json
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from cachetools import TTLCache
-from sqlalchemy import Table, bindparam, select, update
+import msgspec
+from sqlalchemy import bindparam, delete, select, update
 
+from proxy.core.newest import Newest
 from proxy.store.async_engine import AsyncConnection
+from proxy.store.contents import ContentRows, drop_references, drop_unreferenced, in_parts
 from proxy.store.database import Database
 from proxy.store.replacements import ReplacementRows
-from proxy.store.rows import Rows
-from proxy.store.schema import Name, contents, conversations, events, extras, nodes, turns
-from proxy.store.store import Batch, Event, LoggedMessage, Turn
+from proxy.store.rows import Lookup, Rows
+from proxy.store.schema import Name, conversations, events, extras, segments
+from proxy.store.segments import STAMP_SECONDS, End, NewSegment, Packed, Plan, content_key, pack
+from proxy.store.store import Batch, Event, Turn
 
 if TYPE_CHECKING:
     from sqlalchemy.dialects import postgresql
 
-T = TypeVar("T")
-
-LOG_LOCK = "log"  # shared by who appends, exclusive for who deletes
-EVENT_LOCK = "events"  # on several workers, the order of events is the order of their commits
+LOG_LOCK = "log"
 CONTENT_SECRET = "contents"
-STAMP_SECONDS = 3600.0  # how often `seen` is renewed; retention counts in days
-STAMPED_NODES = 100_000  # some 400 bytes each
+STAMPS = 65_536  # some 300 bytes each
 IN_LIST = 5_000
-OFF_LOOP_BYTES = 256 * 1024  # more than this is hashed in a thread
+OFF_LOOP_BYTES = 256 * 1024  # more than this is hashed and copied in a thread
 
-_STORED_NODES = select(nodes.c.fingerprint, nodes.c.content, nodes.c.seen).where(
-    nodes.c.tenant == bindparam("tenant"),
-    nodes.c.fingerprint.in_(bindparam("fingerprints", expanding=True)),
-)
-_STORED_CONTENTS = select(contents.c.key).where(
-    contents.c.tenant == bindparam("tenant"), contents.c.key.in_(bindparam("keys", expanding=True))
-)
-_RENEW_NODE = (
-    update(nodes)
-    .where(
-        nodes.c.tenant == bindparam("of_tenant", type_=Name()),
-        nodes.c.fingerprint == bindparam("of_fingerprint"),
+_STORED_ENDS = Lookup(
+    select(
+        segments.c.last,
+        segments.c.start,
+        segments.c.parent,
+        segments.c.seen,
+        segments.c.sizes.is_not(None).label("has_text"),
+    ).where(
+        segments.c.tenant == bindparam("tenant"),
+        segments.c.last.in_(bindparam("values", expanding=True)),
     )
-    .values(seen=bindparam("new_seen"), content=bindparam("new_content"))
+)
+_OF_TENANT = segments.c.tenant == bindparam("of_tenant", type_=Name())
+_RENEW = (
+    update(segments)
+    .where(_OF_TENANT, segments.c.last == bindparam("of_last"))
+    .values(seen=bindparam("new_seen"))
+)
+_DROP = (
+    delete(segments)
+    .where(_OF_TENANT, segments.c.last.in_(bindparam("replaced", expanding=True)))
+    .returning(segments.c.tenant, segments.c.last, segments.c.content_keys)
 )
 _OF_LAST_REQUEST = (
     "root",
@@ -62,18 +70,18 @@ _OF_LAST_REQUEST = (
     "gauge",
     "seen_at",
 )
+_ENCODER = msgspec.json.Encoder(enc_hook=str)
+_EVENT_COLUMNS = ("id", "tenant", "conversation", "kind", "time", "bytes", "data")
 
 
 @dataclass(slots=True)
 class _Tenant:
-    """What a batch holds of one tenant, each thing once."""
+    """What a batch holds of one tenant, each thing once; of a conversation its last turn."""
 
-    nodes: dict[bytes, dict[str, Any]] = field(default_factory=dict)
-    anchors: set[bytes] = field(default_factory=set)
+    turns: list[Turn] = field(default_factory=list)
     bodies: dict[bytes, bytes] = field(default_factory=dict)
     extras: dict[tuple[str, bytes], float] = field(default_factory=dict)
-    turns: dict[tuple[str, bytes], float] = field(default_factory=dict)
-    conversations: dict[str, dict[str, Any]] = field(default_factory=dict)
+    conversations: dict[str, tuple[Any, ...]] = field(default_factory=dict)
 
 
 class LogWriter:
@@ -89,246 +97,264 @@ class LogWriter:
         self._database = database
         self._secret = secret
         self._replacement_rows = replacement_rows
-        self._new_nodes = Rows(database.insert(nodes).on_conflict_do_nothing())
-        self._new_contents = Rows(database.insert(contents).on_conflict_do_nothing())
-        self._new_events = Rows(
-            database.insert(events).on_conflict_do_nothing(index_elements=["id"])
+        self._contents = ContentRows(database)
+        self._new_segments = Rows(database.insert(segments), segments.columns.keys()[1:])
+        self._extras = Rows(_renewing(database.insert(extras)), extras.columns.keys())
+        self._last_requests = Rows(
+            _newer(database.insert(conversations)), conversations.columns.keys()
         )
-        self._of_conversations = {
-            table: _renewing(database.insert(table), table) for table in (turns, extras)
-        }
-        self._last_requests = _newer(database.insert(conversations))
-        self._stamped: TTLCache[tuple[str, bytes], bool] = TTLCache(STAMPED_NODES, STAMP_SECONDS)
+        self._new_events = Rows(
+            database.insert(events).on_conflict_do_nothing(index_elements=["id"]), _EVENT_COLUMNS
+        )
+        # What this process is sure to have logged: ends, and what conversations have; since when.
+        self._stamps: Newest[tuple[Any, ...], float] = Newest(STAMPS)
 
     def unlogged(self, tenant: str, chain: Sequence[bytes]) -> int:
-        """Look back for the newest message that this process has logged within the hour."""
-        for position in range(len(chain) - 1, -1, -1):
-            if (tenant, chain[position]) in self._stamped:
-                return position + 1
+        """Look back for the newest request that this process has logged within the hour."""
+        since = time.monotonic() - STAMP_SECONDS
+        for position in range(len(chain), 0, -1):
+            if self._stamps.get((tenant, chain[position - 1]), since) > since:
+                return position
         return 0
 
     def forget_stamps(self) -> None:
         """Messages were deleted: look again before believing that one is there."""
-        self._stamped.clear()
+        self._stamps.clear()
 
     async def write(self, batch: Batch) -> None:
         """One transaction for all of it."""
-        key = await self._secret(CONTENT_SECRET)
-        if _size_bytes(batch) > OFF_LOOP_BYTES:
-            tenants = await asyncio.to_thread(_sorted_out, batch, key)
+        secret = await self._secret(CONTENT_SECRET)
+        if _size_bytes(batch.turns) > OFF_LOOP_BYTES:
+            tenants = await asyncio.to_thread(self._sorted_out, batch, secret)
         else:
-            tenants = _sorted_out(batch, key)
+            tenants = self._sorted_out(batch, secret)
 
         async def work(connection: AsyncConnection) -> tuple[bool, Collection[str]]:
-            await self._database.lock_shared(connection, LOG_LOCK)
+            await self._database.lock(connection, LOG_LOCK)
             whole = True
-            for tenant, things in sorted(tenants.items()):
-                whole &= await self._write_histories(connection, tenant, things)
-                await self._write_conversations(connection, tenant, things)
+            for tenant, things in tenants.items():
+                whole &= await self._write_histories(connection, tenant, things, secret)
+            await self._write_conversations(connection, tenants)
             touched = await self._replacement_rows.touch_used(connection)
-            await self._write_events(connection, batch.events)
+            await self._new_events.write(connection, [_event_row(event) for event in batch.events])
             return whole, touched
 
         whole, touched = await self._database.write(work)
         self._replacement_rows.touched(touched)
-        if not whole:
+        if whole:
+            self._stamp(batch.turns, tenants)
+        else:
             # Somebody deleted what these histories begin with; their next turn writes it again.
             self.forget_stamps()
-            return
+
+    def _stamp(self, turns: Sequence[Turn], tenants: Mapping[str, _Tenant]) -> None:
+        now = time.monotonic()
+        for turn in turns:
+            # As old as what it stands on, so that the whole path is looked at again in an hour.
+            since = self._stamps.get((turn.tenant, turn.parent)) if turn.start else now
+            if since is not None and turn.fingerprints:
+                self._stamps.put((turn.tenant, turn.last_fingerprint), since)
         for tenant, things in tenants.items():
-            for fingerprint in things.nodes:
-                self._stamped[tenant, fingerprint] = True
+            for (conversation, key), seen in things.extras.items():
+                self._stamps.put((tenant, conversation, key), seen)
+
+    def _sorted_out(self, batch: Batch, secret: bytes) -> dict[str, _Tenant]:
+        tenants: dict[str, _Tenant] = {}
+        for turn in batch.turns:
+            things = tenants.get(turn.tenant)
+            if things is None:
+                things = tenants[turn.tenant] = _Tenant()
+            if turn.last_fingerprint:
+                things.turns.append(turn)
+            keys = []
+            for body in (turn.head, turn.tools):
+                key = None if body is None else content_key(body, secret)
+                keys.append(key)
+                if body is None or key is None:
+                    continue
+                since = self._stamps.get((turn.tenant, turn.conversation, key))
+                if since is None or since < turn.time - STAMP_SECONDS:
+                    things.bodies[key] = body
+                    things.extras[turn.conversation, key] = turn.time
+            before = things.conversations.get(turn.conversation)
+            if before is None:
+                row = _conversation_row(turn, keys, turn.time)
+            elif before[-1] <= turn.time:
+                row = _conversation_row(turn, keys, before[-2])
+            else:
+                continue
+            things.conversations[turn.conversation] = row
+        return tenants
 
     async def _write_histories(
-        self, connection: AsyncConnection, tenant: str, things: _Tenant
+        self, connection: AsyncConnection, tenant: str, things: _Tenant, secret: bytes
     ) -> bool:
         """Whether every history in the batch is now there from its first message on."""
-        stored: dict[bytes, tuple[bytes, float]] = {}
-        for part in in_parts(sorted({*things.nodes, *things.anchors}), IN_LIST):
-            answer = await connection.execute(
-                _STORED_NODES, {"tenant": tenant, "fingerprints": part}
-            )
-            stored.update((row.fingerprint, (row.content, row.seen)) for row in answer)
-        new, renewed = [], []
-        needed = {key for _, key in things.extras}
-        for fingerprint, node in sorted(things.nodes.items()):
-            if fingerprint not in stored:
-                new.append({"tenant": tenant, **node})
-                needed.add(node["content"])
-                continue
-            content, seen = stored[fingerprint]
-            if node["content"] and not content:
-                needed.add(node["content"])
-            if (node["content"] and not content) or seen < node["seen"] - STAMP_SECONDS:
-                renewed.append(
-                    {
-                        "of_tenant": tenant,
-                        "of_fingerprint": fingerprint,
-                        "new_seen": max(seen, node["seen"]),
-                        "new_content": content or node["content"],
-                    }
-                )
-        bodies = {key: things.bodies[key] for key in needed if key}
-        await self._write_contents(connection, tenant, bodies)
-        await self._new_nodes.write(connection, new)
-        if renewed:
-            await connection.execute(_RENEW_NODE, renewed)
-        return things.anchors <= stored.keys() | things.nodes.keys()
-
-    async def _write_contents(
-        self, connection: AsyncConnection, tenant: str, bodies: dict[bytes, bytes]
-    ) -> None:
-        missing = set(bodies)
-        for part in in_parts(sorted(bodies), IN_LIST):
-            answer = await connection.execute(_STORED_CONTENTS, {"tenant": tenant, "keys": part})
-            missing.difference_update(answer.scalars())
-        await self._new_contents.write(
+        plan = Plan(await _stored_ends(connection, tenant, things.turns))
+        whole = True
+        for turn in things.turns:
+            whole &= plan.add(turn)
+        new = plan.new
+        if _size_bytes([each.turn for each in new.values()]) > OFF_LOOP_BYTES:
+            packed = await asyncio.to_thread(_packed, new, secret)
+        else:
+            packed = _packed(new, secret)
+        keys = await _drop(connection, tenant, plan.replaced)
+        bodies = {key: things.bodies[key] for _, key in things.extras}
+        for each in packed.values():
+            bodies.update(each.contents)
+        await self._contents.add(connection, tenant, bodies)
+        await self._contents.refer(
             connection,
-            [
-                {"tenant": tenant, "key": key, "bytes": len(bodies[key]), "body": bodies[key]}
-                for key in sorted(missing)
-            ],
+            [(tenant, key, last) for last, each in packed.items() for key in each.contents],
         )
+        await self._new_segments.write(
+            connection,
+            [_segment_row(tenant, last, each, packed.get(last)) for last, each in new.items()],
+        )
+        if plan.renewed:
+            renewed = [
+                {"of_tenant": tenant, "of_last": last, "new_seen": plan.seen(last)}
+                for last in sorted(plan.renewed)
+            ]
+            await connection.execute(_RENEW, renewed)
+        await drop_unreferenced(connection, keys)
+        return whole
 
     async def _write_conversations(
-        self, connection: AsyncConnection, tenant: str, things: _Tenant
+        self, connection: AsyncConnection, tenants: Mapping[str, _Tenant]
     ) -> None:
-        for table, column, seen in (
-            (turns, "fingerprint", things.turns),
-            (extras, "content", things.extras),
-        ):
-            await self._of_conversations[table].write(
-                connection,
-                [
-                    {"tenant": tenant, "conversation": conversation, column: value, "seen": at}
-                    for (conversation, value), at in sorted(seen.items())
-                ],
-            )
-        await self._last_requests.write(
+        await self._extras.write(
             connection,
             [
-                {"tenant": tenant, "id": id, **row}
-                for id, row in sorted(things.conversations.items())
+                (tenant, conversation, key, seen)
+                for tenant, things in tenants.items()
+                for (conversation, key), seen in things.extras.items()
             ],
         )
-
-    async def _write_events(self, connection: AsyncConnection, happened: Sequence[Event]) -> None:
-        if not happened:
-            return
-        await self._database.lock(connection, EVENT_LOCK)
-        await self._new_events.write(connection, [_event_row(event) for event in happened])
+        await self._last_requests.write(
+            connection,
+            [row for things in tenants.values() for row in things.conversations.values()],
+        )
 
 
-def _renewing(insertion: "postgresql.Insert", table: Table) -> Rows:
+async def _stored_ends(
+    connection: AsyncConnection, tenant: str, turns: Sequence[Turn]
+) -> dict[bytes, End]:
+    """The segments that end at a fingerprint of the turns, or before what they bring."""
+    asked: set[bytes] = set()
+    for turn in turns:
+        asked.update(turn.fingerprints)
+        if turn.start:
+            asked.add(turn.parent)
+    stored: dict[bytes, End] = {}
+    for part in in_parts(sorted(asked), IN_LIST):
+        for last, *end in await _STORED_ENDS.rows(connection, tenant, part):
+            stored[last] = End(*end)
+    return stored
+
+
+async def _drop(
+    connection: AsyncConnection, tenant: str, replaced: Sequence[bytes]
+) -> list[tuple[str, bytes]]:
+    """Delete these segments; the contents that they referred to."""
+    gone: list[tuple[str, bytes]] = []
+    for part in in_parts(replaced, IN_LIST):
+        answer = await connection.execute(_DROP, {"of_tenant": tenant, "replaced": part})
+        gone += await drop_references(connection, answer.all())
+    return gone
+
+
+def _renewing(insertion: "postgresql.Insert") -> "postgresql.Insert":
     """What a conversation has; once an hour it is noted that it still has it."""
-    return Rows(
-        insertion.on_conflict_do_update(
-            index_elements=table.primary_key.columns,
-            set_={"seen": insertion.excluded.seen},
-            where=table.c.seen < insertion.excluded.seen - STAMP_SECONDS,
-        )
+    return insertion.on_conflict_do_update(
+        index_elements=extras.primary_key.columns,
+        set_={"seen": insertion.excluded.seen},
+        where=extras.c.seen < insertion.excluded.seen - STAMP_SECONDS,
     )
 
 
-def _newer(insertion: "postgresql.Insert") -> Rows:
+def _newer(insertion: "postgresql.Insert") -> "postgresql.Insert":
     """The last request of a conversation stands, in whatever order they are written."""
-    return Rows(
-        insertion.on_conflict_do_update(
-            index_elements=["tenant", "id"],
-            set_={name: insertion.excluded[name] for name in _OF_LAST_REQUEST},
-            where=insertion.excluded.seen_at >= conversations.c.seen_at,
-        )
+    return insertion.on_conflict_do_update(
+        index_elements=["tenant", "id"],
+        set_={name: insertion.excluded[name] for name in _OF_LAST_REQUEST},
+        where=insertion.excluded.seen_at >= conversations.c.seen_at,
     )
 
 
-def in_parts(values: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    """The values in order, at most `size` at a time."""
-    for first in range(0, len(values), size):
-        yield values[first : first + size]
-
-
-def content_key(body: bytes, secret: bytes) -> bytes:
-    """A content's name: keyed, because short texts can be guessed from a plain hash."""
-    return hashlib.blake2b(body, key=secret, digest_size=16).digest()
-
-
-def _size_bytes(batch: Batch) -> int:
+def _size_bytes(turns: Collection[Turn]) -> int:
     return sum(
-        len(turn.head or b"")
-        + len(turn.tools or b"")
-        + sum(len(message.body or b"") for message in turn.messages)
-        for turn in batch.turns
+        len(turn.head or b"") + len(turn.tools or b"") + sum(map(len, turn.bodies or ()))
+        for turn in turns
     )
 
 
-def _sorted_out(batch: Batch, secret: bytes) -> dict[str, _Tenant]:
-    """By tenant, each message, content and conversation once; of a conversation its last turn."""
-    tenants: dict[str, _Tenant] = {}
-    for turn in batch.turns:
-        things = tenants.setdefault(turn.tenant, _Tenant())
-        for message in turn.messages:
-            _add_node(things, message, turn.time, secret)
-        if turn.messages and turn.messages[0].parent:
-            things.anchors.add(turn.messages[0].parent)
-        keys: dict[str, bytes | None] = {"head": None, "tools": None}
-        for name, body in (("head", turn.head), ("tools", turn.tools)):
-            if body is not None:
-                key = keys[name] = content_key(body, secret)
-                things.bodies[key] = body
-                things.extras[turn.conversation, key] = turn.time
-        if turn.last_fingerprint:
-            things.turns[turn.conversation, turn.last_fingerprint] = turn.time
-        before = things.conversations.get(turn.conversation)
-        if before is None or before["seen_at"] <= turn.time:
-            created_at = before["created_at"] if before is not None else turn.time
-            things.conversations[turn.conversation] = _conversation_row(turn, keys, created_at)
-    return tenants
-
-
-def _add_node(things: _Tenant, message: LoggedMessage, at: float, secret: bytes) -> None:
-    content = b""
-    if message.body is not None:
-        content = content_key(message.body, secret)
-        things.bodies[content] = message.body
-    known = things.nodes.get(message.fingerprint)
-    if known is not None:
-        # The first to send it gives the text: equal fingerprints mean the same message.
-        content = known["content"] or content
-        at = max(at, known["seen"])
-    things.nodes[message.fingerprint] = {
-        "fingerprint": message.fingerprint,
-        "parent": message.parent,
-        "position": message.position,
-        "content": content,
-        "seen": at,
+def _packed(new: Mapping[bytes, NewSegment], secret: bytes) -> dict[bytes, Packed]:
+    """By their ends, those segments that have text."""
+    return {
+        last: pack(each.turn.bodies[each.first :], secret)
+        for last, each in new.items()
+        if each.turn.bodies is not None
     }
+
+
+def _segment_row(
+    tenant: str, last: bytes, new: NewSegment, packed: Packed | None
+) -> tuple[Any, ...]:
+    end, turn = new.end, new.turn
+    fingerprints = b"".join(turn.fingerprints[new.first :])
+    return (
+        tenant,
+        turn.conversation,
+        end.start,
+        len(turn.fingerprints) - new.first,
+        last,
+        end.parent,
+        end.seen,
+        len(fingerprints) + (len(packed.bodies) if packed is not None else 0),
+        fingerprints,
+        packed.sizes if packed is not None else None,
+        packed.content_keys if packed is not None else b"",
+        packed.bodies if packed is not None else None,
+    )
 
 
 def _conversation_row(
-    turn: Turn, keys: dict[str, bytes | None], created_at: float
-) -> dict[str, Any]:
-    return {
-        "root": turn.root,
-        "last_fingerprint": turn.last_fingerprint,
-        "message_count": turn.message_count,
-        "upstream": turn.upstream,
-        "model": turn.model,
-        **keys,
-        "labels": json.dumps(dict(turn.labels), default=str),
-        "gauge": json.dumps(dict(turn.gauge), default=str),
-        "created_at": created_at,
-        "seen_at": turn.time,
-    }
+    turn: Turn, keys: Sequence[bytes | None], created_at: float
+) -> tuple[Any, ...]:
+    return (
+        turn.tenant,
+        turn.conversation,
+        turn.root,
+        turn.last_fingerprint,
+        turn.message_count,
+        turn.upstream,
+        turn.model,
+        *keys,
+        to_json(turn.labels),
+        to_json(turn.gauge),
+        created_at,
+        turn.time,
+    )
 
 
-def _event_row(event: Event) -> dict[str, Any]:
-    data = json.dumps(dict(event.data), default=str)
-    return {
-        "id": event.id,
-        "tenant": event.tenant,
-        "conversation": event.conversation,
-        "kind": event.kind.value,
-        "time": event.time,
-        "bytes": len(data),
-        "data": data,
-    }
+def to_json(value: Mapping[str, Any]) -> str:
+    """What JSON has no word for is written as its text; a number that is none, as null."""
+    try:
+        return _ENCODER.encode(dict(value)).decode()
+    except (UnicodeEncodeError, msgspec.MsgspecError, OverflowError, TypeError):
+        return json.dumps(dict(value), default=str)
+
+
+def _event_row(event: Event) -> tuple[Any, ...]:
+    data = to_json(event.data)
+    return (
+        event.id,
+        event.tenant,
+        event.conversation,
+        event.kind.value,
+        event.time,
+        len(data),
+        data,
+    )

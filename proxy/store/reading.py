@@ -4,11 +4,13 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import CTE, bindparam, func, select, tuple_
+from sqlalchemy import CTE, ColumnElement, Select, bindparam, func, literal, select, tuple_
 
 from proxy.store.async_engine import AsyncConnection
+from proxy.store.contents import IN_LIST, STORED_CONTENTS, in_parts
 from proxy.store.database import AnyRow, Database
-from proxy.store.schema import Name, contents, conversations, events, nodes, replacements
+from proxy.store.schema import Name, contents, conversations, events, replacements, segments
+from proxy.store.segments import INLINE_BYTES, KEY_BYTES, in_sixteens, unpacked
 from proxy.store.store import Conversation, Counts, Event, EventKind, read_cursor
 
 RECENT = 500  # how far back the next request's ancestor is looked for by index
@@ -25,32 +27,56 @@ _ALL_ENDS = select(
 ).where(*_OF_ROOT)
 
 
-def path_to(fingerprints: Any, tenant: Any) -> CTE:
-    """The nodes from these fingerprints up to the first message, each once."""
-    columns = (
-        nodes.c.fingerprint,
-        nodes.c.parent,
-        nodes.c.position,
-        nodes.c.content,
-    )
+_STEP = (segments.c.last, segments.c.parent, segments.c.start)
+
+
+def path_to(ends: Any, tenant: Any) -> CTE:
+    """The segments from those that end there up to the beginning, each once."""
     path = (
-        select(*columns)
-        .where(nodes.c.tenant == tenant, nodes.c.fingerprint.in_(fingerprints))
+        select(*_STEP)
+        .where(segments.c.tenant == tenant, segments.c.last.in_(ends))
         .cte("path", recursive=True)
     )
-    above = select(*columns).where(nodes.c.tenant == tenant, nodes.c.fingerprint == path.c.parent)
+    above = select(*_STEP).where(
+        segments.c.tenant == tenant, segments.c.last == path.c.parent, path.c.start > 0
+    )
     return path.union(above)
 
 
 _TENANT = bindparam("tenant", type_=Name())
 _PATH = path_to([bindparam("last")], _TENANT)
-_CHAIN = select(_PATH.c.position, _PATH.c.fingerprint).order_by(_PATH.c.position)
-_HISTORY = (
-    select(_PATH.c.position, contents.c.body)
-    .outerjoin_from(
-        _PATH, contents, (contents.c.tenant == _TENANT) & (contents.c.key == _PATH.c.content)
+
+
+def _of_path(*columns: ColumnElement[Any]) -> Select[Any]:
+    return (
+        select(segments.c.start, segments.c.messages, *columns)
+        .join_from(
+            _PATH, segments, (segments.c.tenant == _TENANT) & (segments.c.last == _PATH.c.last)
+        )
+        .order_by(segments.c.start)
     )
-    .order_by(_PATH.c.position)
+
+
+_CHAIN = _of_path(segments.c.fingerprints)
+_HISTORY = _of_path(segments.c.sizes, segments.c.content_keys, segments.c.bodies)
+# However many histories begin alike, one of them is enough; a first message that stands in the
+# segment is no longer than that.
+_OPENING = (
+    select(
+        func.substr(segments.c.sizes, 1, 4).label("sizes"),
+        # SQLite makes NULL of a part of nothing.
+        func.coalesce(func.substr(segments.c.content_keys, 1, KEY_BYTES), literal(b"")).label(
+            "content_keys"
+        ),
+        func.substr(segments.c.bodies, 1, INLINE_BYTES).label("bodies"),
+    )
+    .where(
+        segments.c.tenant == _TENANT,
+        segments.c.parent == bindparam("root"),
+        segments.c.start == 0,
+        segments.c.sizes.is_not(None),
+    )
+    .limit(1)
 )
 
 
@@ -146,7 +172,8 @@ class LogReader:
             rows = (
                 await connection.execute(_CHAIN, {"tenant": tenant, "last": last_fingerprint})
             ).all()
-            return tuple(row.fingerprint for row in rows) if _is_whole(rows) else None
+            joined = b"".join(row.fingerprints for row in rows)
+            return tuple(in_sixteens(joined)) if _is_whole(rows) else None
 
         return await self._database.read(work)
 
@@ -157,31 +184,28 @@ class LogReader:
             rows = (
                 await connection.execute(_HISTORY, {"tenant": tenant, "last": last_fingerprint})
             ).all()
-            if not _is_whole(rows) or any(row.body is None for row in rows):
+            if not _is_whole(rows) or any(row.sizes is None for row in rows):
                 return None
-            return tuple(row.body for row in rows)
+            bodies = await _bodies(connection, tenant, rows)
+            return None if None in bodies else tuple(body for body in bodies if body is not None)
 
         return await self._database.read(work)
 
     async def openings(
         self, places: Collection[tuple[str, bytes]]
     ) -> Mapping[tuple[str, bytes], bytes]:
-        """By tenant and fingerprint apart: SQLite uses no index for a list of pairs."""
+        """By tenant and fingerprint, one after the other."""
         if not places:
             return {}
-        statement = select(nodes.c.tenant, nodes.c.fingerprint, contents.c.body).join_from(
-            nodes,
-            contents,
-            (contents.c.tenant == nodes.c.tenant) & (contents.c.key == nodes.c.content),
-        )
-        statement = statement.where(
-            nodes.c.tenant.in_({tenant for tenant, _ in places}),
-            nodes.c.fingerprint.in_({root for _, root in places}),
-        )
 
         async def work(connection: AsyncConnection) -> Mapping[tuple[str, bytes], bytes]:
-            found = {(r.tenant, r.fingerprint): r.body for r in await connection.execute(statement)}
-            return {place: found[place] for place in places if place in found}
+            found: dict[tuple[str, bytes], bytes] = {}
+            for tenant, root in sorted(places):
+                answer = await connection.execute(_OPENING, {"tenant": tenant, "root": root})
+                body = next(iter(await _bodies(connection, tenant, answer.all())), None)
+                if body is not None:
+                    found[tenant, root] = body
+            return found
 
         return await self._database.read(work)
 
@@ -201,15 +225,16 @@ class LogReader:
 
         async def work(connection: AsyncConnection) -> Counts:
             found = {}
-            for table in (conversations, nodes, contents, events, replacements):
+            for table in (conversations, segments, contents, events, replacements):
                 size = func.sum(table.c.bytes) if "bytes" in table.c else func.sum(0)
-                statement = select(func.count(), size).select_from(table)
+                number = func.sum(table.c.messages) if table is segments else func.count()
+                statement = select(number, size).select_from(table)
                 if tenant is not None:
                     statement = statement.where(table.c.tenant == tenant)
                 found[table.name] = (await connection.execute(statement)).one()
             return Counts(
                 conversations=found["conversations"][0],
-                messages=found["nodes"][0],
+                messages=int(found["segments"][0] or 0),
                 contents=found["contents"][0],
                 events=found["events"][0],
                 replacements=found["replacements"][0],
@@ -235,7 +260,27 @@ def _best(rows: Sequence[AnyRow], places: dict[bytes, int]) -> AnyRow | None:
 
 
 def _is_whole(rows: Sequence[AnyRow]) -> bool:
-    return bool(rows) and rows[0].position == 0 and rows[-1].position == len(rows) - 1
+    """Whether each begins where the one before it ends, and the first at the beginning."""
+    at = 0
+    for row in rows:
+        if row.start != at:
+            return False
+        at += row.messages
+    return at > 0
+
+
+async def _bodies(
+    connection: AsyncConnection, tenant: str, rows: Sequence[AnyRow]
+) -> list[bytes | None]:
+    """Of these segments in their order; None for one whose content is gone."""
+    keys = sorted({key for row in rows for key in in_sixteens(row.content_keys)})
+    found: dict[bytes, bytes] = {}
+    for part in in_parts(keys, IN_LIST):
+        answer = await connection.execute(STORED_CONTENTS, {"tenant": tenant, "keys": part})
+        found.update((row.key, row.body) for row in answer)
+    return [
+        body for row in rows for body in unpacked(row.sizes, row.content_keys, row.bodies, found)
+    ]
 
 
 def _conversation(row: AnyRow) -> Conversation:

@@ -1,15 +1,15 @@
 """Taking away: what is too old, what is too much, and what somebody wants forgotten.
 
-A content goes with the last message, head or tools that refers to it. Deleting holds the log's lock
+Deleting holds the log's lock
 alone, in short transactions, so that no writer refers to what is about to go.
 """
 
-from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import astuple
 from typing import Any
 
 from sqlalchemy import (
+    BindParameter,
     ColumnElement,
     Delete,
     Float,
@@ -21,12 +21,15 @@ from sqlalchemy import (
     func,
     select,
     tuple_,
+    union_all,
+    update,
 )
 
 from proxy.store.async_engine import AsyncConnection
 from proxy.store.by_hand import drop_revocations
+from proxy.store.contents import IN_LIST, drop_references, drop_unreferenced, in_parts
 from proxy.store.database import AnyRow, Database
-from proxy.store.log import IN_LIST, LOG_LOCK, in_parts
+from proxy.store.log import LOG_LOCK
 from proxy.store.reading import path_to
 from proxy.store.replacements import ReplacementRows
 from proxy.store.schema import (
@@ -40,10 +43,9 @@ from proxy.store.schema import (
     in_flight,
     learned,
     leases,
-    nodes,
     replacements,
     scheduled,
-    turns,
+    segments,
 )
 from proxy.store.store import Counts, Retention
 
@@ -53,19 +55,46 @@ NEWEST_SECONDS = 60.0  # never taken away for size: it may be in use right now
 _TENANT = bindparam("of_tenant", type_=Name())
 _CONVERSATION = bindparam("of_conversation", type_=Name())
 _USED_PATH = path_to(
-    select(turns.c.fingerprint).where(
-        turns.c.tenant == _TENANT, turns.c.conversation == _CONVERSATION
+    union_all(
+        select(segments.c.last).where(
+            segments.c.tenant == _TENANT, segments.c.conversation == _CONVERSATION
+        ),
+        select(conversations.c.last_fingerprint).where(
+            conversations.c.tenant == _TENANT, conversations.c.id == _CONVERSATION
+        ),
     ),
     _TENANT,
 )
-_USED_NODES = select(_USED_PATH).order_by(_USED_PATH.c.position.desc())
-_FOREIGN_TURNS = select(turns.c.fingerprint).where(
-    turns.c.tenant == _TENANT,
-    turns.c.conversation != _CONVERSATION,
-    turns.c.fingerprint.in_(bindparam("fingerprints", expanding=True)),
+_STOOD_ON = (
+    segments.c.last,
+    segments.c.parent,
+    segments.c.start,
+    segments.c.messages,
+    segments.c.conversation,
 )
-_CHILDREN = select(nodes.c.parent, nodes.c.fingerprint).where(
-    nodes.c.tenant == _TENANT, nodes.c.parent.in_(bindparam("fingerprints", expanding=True))
+_USED = (
+    select(*_STOOD_ON)
+    .join_from(
+        _USED_PATH,
+        segments,
+        (segments.c.tenant == _TENANT) & (segments.c.last == _USED_PATH.c.last),
+    )
+    .order_by((segments.c.start + segments.c.messages).desc())
+)
+_ENDS: BindParameter[bytes] = bindparam("ends", expanding=True)
+_CHILDREN = select(segments.c.last, segments.c.parent, segments.c.conversation).where(
+    segments.c.tenant == _TENANT, segments.c.parent.in_(_ENDS), segments.c.start > 0
+)
+_LAST_REQUESTS = select(conversations.c.last_fingerprint, conversations.c.id).where(
+    conversations.c.tenant == _TENANT,
+    conversations.c.root.in_(bindparam("roots", expanding=True)),
+    conversations.c.last_fingerprint.in_(_ENDS),
+    conversations.c.id != _CONVERSATION,
+)
+_HAND_OVER = (
+    update(segments)
+    .where(segments.c.tenant == _TENANT, segments.c.last == bindparam("of_last"))
+    .values(conversation=bindparam("heir"))
 )
 
 
@@ -81,14 +110,19 @@ def _oldest(table: Table, *order: ColumnElement[Any], old: ColumnElement[bool]) 
 
 
 _CUTOFF = bindparam("cutoff", type_=Float())
-# A message never before those that follow it, which are as old at most.
-_OLD_NODES = _oldest(
-    nodes, nodes.c.seen, nodes.c.position.desc(), old=nodes.c.seen <= _CUTOFF
-).returning(nodes.c.tenant, nodes.c.content)
+_GONE = (
+    segments.c.tenant,
+    segments.c.last,
+    segments.c.content_keys,
+    segments.c.messages,
+    segments.c.bytes,
+)
+_OLD_SEGMENTS = _oldest(
+    segments, segments.c.seen, segments.c.start.desc(), old=segments.c.seen <= _CUTOFF
+).returning(*_GONE)
 _OLD_EXTRAS = _oldest(extras, extras.c.seen, old=extras.c.seen <= _CUTOFF).returning(
     extras.c.tenant, extras.c.content
 )
-_OLD_TURNS = _oldest(turns, turns.c.seen, old=turns.c.seen <= _CUTOFF).returning(turns.c.tenant)
 _OLD_CONVERSATIONS = _oldest(
     conversations, conversations.c.seen_at, old=conversations.c.seen_at <= _CUTOFF
 ).returning(conversations.c.id)
@@ -116,9 +150,12 @@ def _nth(column: ColumnElement[float]) -> Select[float]:
     return select(func.max(first.c.time))
 
 
-_NODE_STEP = _nth(nodes.c.seen)
+_SEGMENT_STEP = _nth(segments.c.seen)
 _EXTRA_STEP = _nth(extras.c.seen)
 _EVENT_STEP = select(func.max(events.c.time)).where(events.c.seq.in_(_FIRST_EVENTS))
+
+
+Deletion = Callable[[AsyncConnection, float], Awaitable[Counts | None]]
 
 
 class Sweeper:
@@ -187,24 +224,16 @@ class Sweeper:
     async def _sweep_log(self, cutoff: float) -> Counts:
         """Messages, heads, tools and events that were last seen at `cutoff` or before."""
         gone = Counts()
-        for statement, per_row in ((_OLD_NODES, 1), (_OLD_EXTRAS, 0)):
+        for delete_some in (_delete_old_segments, _delete_old_extras):
 
-            async def work(connection: AsyncConnection, deletion: Any = statement) -> Counts:
+            async def work(
+                connection: AsyncConnection, deletion: Deletion = delete_some
+            ) -> Counts | None:
                 await self._database.lock(connection, LOG_LOCK)
-                rows = (await connection.execute(deletion, _step(cutoff))).all()
-                keys = defaultdict(set)
-                for row in rows:
-                    keys[row.tenant].add(row.content)
-                sizes: list[int] = []
-                for tenant, candidates in sorted(keys.items()):
-                    sizes += await _delete_unreferenced(connection, tenant, candidates)
-                return Counts(messages=len(rows), contents=len(sizes), bytes=sum(sizes))
+                return await deletion(connection, cutoff)
 
-            while any(astuple(step := await self._database.write(work))):
-                gone = plus(
-                    gone, step if per_row else Counts(0, 0, step.contents, bytes=step.bytes)
-                )
-        await self._in_steps(_OLD_TURNS, cutoff)
+            while (step := await self._database.write(work)) is not None:
+                gone = plus(gone, step)
         sizes = [row.bytes for row in await self._in_steps(_OLD_EVENTS, cutoff)]
         return plus(gone, Counts(events=len(sizes), bytes=sum(sizes)))
 
@@ -214,14 +243,14 @@ class Sweeper:
         async def total(connection: AsyncConnection) -> int:
             sums = [
                 (await connection.execute(select(func.sum(table.c.bytes)))).scalar_one() or 0
-                for table in (contents, events)
+                for table in (segments, contents, events)
             ]
             return int(sum(sums))
 
         async def next_cutoff(connection: AsyncConnection) -> float | None:
             steps = [
                 (await connection.execute(statement, {"rows": ROWS_AT_A_TIME})).scalar_one()
-                for statement in (_NODE_STEP, _EXTRA_STEP, _EVENT_STEP)
+                for statement in (_SEGMENT_STEP, _EXTRA_STEP, _EVENT_STEP)
             ]
             return min((step for step in steps if step is not None), default=None)
 
@@ -246,19 +275,36 @@ def plus(one: Counts, other: Counts) -> Counts:
     return Counts(*(a + b for a, b in zip(astuple(one), astuple(other), strict=True)))
 
 
+async def _delete_old_segments(connection: AsyncConnection, cutoff: float) -> Counts | None:
+    """As many as one transaction should, with what only they had; None when there are none."""
+    rows = (await connection.execute(_OLD_SEGMENTS, _step(cutoff))).all()
+    sizes = await drop_unreferenced(connection, await drop_references(connection, rows))
+    of_rows = sum(row.bytes for row in rows)
+    messages = sum(row.messages for row in rows)
+    gone = Counts(messages=messages, contents=len(sizes), bytes=of_rows + sum(sizes))
+    return gone if rows else None
+
+
+async def _delete_old_extras(connection: AsyncConnection, cutoff: float) -> Counts | None:
+    rows = (await connection.execute(_OLD_EXTRAS, _step(cutoff))).all()
+    sizes = await drop_unreferenced(connection, [(row.tenant, row.content) for row in rows])
+    return Counts(contents=len(sizes), bytes=sum(sizes)) if rows else None
+
+
 async def _forget(connection: AsyncConnection, tenant: str, id: str) -> Counts:
     doomed = await _used_by_it_alone(connection, tenant, id)
-    for part in in_parts([row.fingerprint for row in doomed], IN_LIST):
-        await connection.execute(
-            delete(nodes).where(nodes.c.tenant == tenant, nodes.c.fingerprint.in_(part))
-        )
+    segments_gone: list[AnyRow] = []
+    for part in in_parts(doomed, IN_LIST):
+        deletion = delete(segments).where(segments.c.tenant == tenant, segments.c.last.in_(part))
+        answer = await connection.execute(deletion.returning(*_GONE))
+        segments_gone += answer.all()
+    keys = await drop_references(connection, segments_gone)
 
     async def delete_its(table: Table, returned: str) -> Sequence[Any]:
         statement = delete(table).where(table.c.tenant == tenant, table.c.conversation == id)
         return (await connection.execute(statement.returning(table.c[returned]))).scalars().all()
 
-    keys = {row.content for row in doomed} | set(await delete_its(extras, "content"))
-    await delete_its(turns, "fingerprint")
+    keys += [(tenant, key) for key in await delete_its(extras, "content")]
     event_sizes = await delete_its(events, "bytes")
     replacement_ids = await delete_its(replacements, "id")
     await drop_revocations(connection, replacement_ids)
@@ -267,52 +313,56 @@ async def _forget(connection: AsyncConnection, tenant: str, id: str) -> Counts:
     known = await connection.execute(
         delete(conversations).where(conversations.c.tenant == tenant, conversations.c.id == id)
     )
-    sizes = await _delete_unreferenced(connection, tenant, keys)
+    sizes = await drop_unreferenced(connection, keys)
     return Counts(
         conversations=known.rowcount,
-        messages=len(doomed),
+        messages=sum(row.messages for row in segments_gone),
         contents=len(sizes),
         events=len(event_sizes),
         replacements=len(replacement_ids),
-        bytes=sum(sizes) + sum(event_sizes),
+        bytes=sum(row.bytes for row in segments_gone) + sum(sizes) + sum(event_sizes),
     )
 
 
-async def _used_by_it_alone(connection: AsyncConnection, tenant: str, id: str) -> Sequence[AnyRow]:
-    """Its messages that no other conversation sent, nor anything that follows them."""
+async def _used_by_it_alone(connection: AsyncConnection, tenant: str, id: str) -> list[bytes]:
+    """The ends of those of its segments on which no other conversation stands.
+
+    The others are handed to one that does, so that they go with the last of them.
+    """
     of_it = {"of_tenant": tenant, "of_conversation": id}
-    used = (await connection.execute(_USED_NODES, of_it)).all()
-    foreign: set[bytes] = set()
-    children: dict[bytes, set[bytes]] = defaultdict(set)
-    for part in in_parts([row.fingerprint for row in used], IN_LIST):
-        answer = await connection.execute(_FOREIGN_TURNS, {**of_it, "fingerprints": part})
-        foreign.update(answer.scalars())
-        below = await connection.execute(_CHILDREN, {"of_tenant": tenant, "fingerprints": part})
-        for row in below:
-            children[row.parent].add(row.fingerprint)
-    doomed: dict[bytes, AnyRow] = {}
-    for row in used:  # the last messages first, so that all that follows one is decided
-        if row.fingerprint not in foreign and children[row.fingerprint] <= doomed.keys():
-            doomed[row.fingerprint] = row
-    return list(doomed.values())
+    used = (await connection.execute(_USED, of_it)).all()
+    heirs = await _heirs(connection, of_it, used)
+    doomed: list[bytes] = []
+    handed: list[dict[str, Any]] = []
+    for row in used:  # the last ones first, so that all that follows one is decided
+        heir = heirs.get(row.last)
+        if heir is None:
+            doomed.append(row.last)
+            continue
+        if row.start:
+            heirs.setdefault(row.parent, heir)
+        if row.conversation == id:
+            handed.append({"of_tenant": tenant, "of_last": row.last, "heir": heir})
+    if handed:
+        await connection.execute(_HAND_OVER, handed)
+    return doomed
 
 
-async def _delete_unreferenced(
-    connection: AsyncConnection, tenant: str, keys: Collection[bytes]
-) -> list[int]:
-    """Delete those contents of the tenant that nothing refers to any more; their sizes."""
-    sizes: list[int] = []
-    for part in in_parts(sorted(key for key in keys if key), IN_LIST):
-        referred: set[bytes] = set()
-        for table in (nodes, extras):
-            statement = select(table.c.content).where(
-                table.c.tenant == tenant, table.c.content.in_(part)
-            )
-            referred.update((await connection.execute(statement)).scalars())
-        unreferred = [key for key in part if key not in referred]
-        deletion = delete(contents).where(
-            contents.c.tenant == tenant, contents.c.key.in_(unreferred)
-        )
-        answer = await connection.execute(deletion.returning(contents.c.bytes))
-        sizes.extend(answer.scalars())
-    return sizes
+async def _heirs(
+    connection: AsyncConnection, of_it: dict[str, str], used: Sequence[AnyRow]
+) -> dict[bytes, str]:
+    """By their ends, who else made a request that ends there, or goes on from there."""
+    ends = {row.last for row in used}
+    roots = sorted({row.parent for row in used if row.start == 0})
+    heirs: dict[bytes, str] = {}
+    for part in in_parts(sorted(ends), IN_LIST):
+        of_part = {**of_it, "ends": part}
+        for child in await connection.execute(
+            _CHILDREN, {"of_tenant": of_it["of_tenant"], "ends": part}
+        ):
+            if child.last not in ends:
+                heirs[child.parent] = child.conversation
+        for some in in_parts(roots, IN_LIST):
+            for other in await connection.execute(_LAST_REQUESTS, {**of_part, "roots": some}):
+                heirs[other.last_fingerprint] = other.id
+    return heirs

@@ -5,10 +5,10 @@ import asyncio
 from collections.abc import Iterable
 
 from sqlalchemy import BindParameter, bindparam, exists, select
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from proxy.core.errors import StoreUnavailable
 from proxy.core.marks import Marks
+from proxy.store.async_engine import AsyncConnection
 from proxy.store.database import Database
 from proxy.store.schema import conversations, replacements
 from proxy.store.store import Recorded

@@ -1,11 +1,7 @@
-"""The tables, and the migrations that bring any older schema to them.
-
-A migration that was released never changes. It makes tables as they are written here; when a later
-one changes a table, the migration that made it gets a copy of the old definition.
-"""
+"""The tables as they are now, and what is peculiar to their columns."""
 
 import hashlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Collection
 from typing import Any
 
 from sqlalchemy import (
@@ -19,20 +15,13 @@ from sqlalchemy import (
     MetaData,
     Table,
     Text,
-    func,
-    insert,
-    select,
 )
 from sqlalchemy.engine import Dialect
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator
 
-from proxy.core.errors import StoreUnavailable
-from proxy.store.async_engine import AsyncConnection
-
 MAX_NAME_CHARS = 256  # an index entry of PostgreSQL holds some 2,700 bytes
-MIGRATION_LOCK = 0x7469646567617465  # "tidegate": one worker migrates, the others wait
 
 
 class DatabaseNow(FunctionElement[float]):
@@ -53,9 +42,26 @@ def _postgresql_now(*_: Any, **__: Any) -> str:
     return "(extract(epoch from clock_timestamp())::double precision)"
 
 
+def are_plain(names: Collection[str]) -> bool:
+    """Whether all of them are stored as they are, which most are."""
+    return (
+        all(map(str.isascii, names))
+        and max(map(len, names), default=0) <= MAX_NAME_CHARS
+        and "\0" not in "".join(names)
+    )
+
+
+def stored_name(value: str) -> str:
+    """NUL and lone surrogates, which PostgreSQL refuses, are replaced; a long name keeps its
+    beginning and a hash, so that equal names stay equal and others differ."""
+    if len(value) > MAX_NAME_CHARS:
+        digest = hashlib.blake2b(value.encode(errors="surrogatepass"), digest_size=16)
+        value = f"{value[: MAX_NAME_CHARS - 33]}~{digest.hexdigest()}"
+    return value.replace("\0", "\ufffd").encode(errors="replace").decode()
+
+
 class Name(TypeDecorator[str]):
-    """Text that clients choose. NUL and lone surrogates, which PostgreSQL refuses, are replaced; a
-    long name keeps its beginning and a hash, so that equal names stay equal and others differ."""
+    """Text that clients choose."""
 
     impl = Text
     cache_ok = True
@@ -63,14 +69,6 @@ class Name(TypeDecorator[str]):
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
         """The name as it is stored and looked up."""
         return None if value is None else stored_name(value)
-
-
-def stored_name(value: str) -> str:
-    """The text that a name of a client's is stored as."""
-    if len(value) > MAX_NAME_CHARS:
-        digest = hashlib.blake2b(value.encode(errors="surrogatepass"), digest_size=16)
-        value = f"{value[: MAX_NAME_CHARS - 33]}~{digest.hexdigest()}"
-    return value.replace("\0", "\ufffd").encode(errors="replace").decode()
 
 
 # SQLite numbers rows by itself only when the type is exactly INTEGER.
@@ -195,32 +193,42 @@ contents = Table(
     Index("contents_by_bytes", "tenant", "bytes"),  # sums without reading the bodies
 )
 
-# The histories, as a trie. `content` is empty where the text of the message is not kept.
-nodes = Table(
-    "nodes",
+# The histories, as a trie of segments: the run of messages that a request added to what was there.
+# `last` is the fingerprint after it, `parent` the one before it; a segment that begins a history
+# has the fingerprint of its first message there. `sizes` and `bodies` are NULL where the text is
+# not kept. See segments.py for what is in them. The long columns stand last, so that the others
+# are read without them.
+segments = Table(
+    "segments",
     metadata,
-    Column("tenant", Name, primary_key=True),
-    Column("fingerprint", LargeBinary, primary_key=True),
+    Column("seq", Sequence, primary_key=True, autoincrement=True),
+    Column("tenant", Name, nullable=False),
+    Column("conversation", Name, nullable=False),  # the first that sent it, of those there are
+    Column("start", Integer, nullable=False),
+    Column("messages", Integer, nullable=False),
+    Column("last", LargeBinary, nullable=False),
     Column("parent", LargeBinary, nullable=False),
-    Column("position", Integer, nullable=False),
-    Column("content", LargeBinary, nullable=False),
     Column("seen", Double, nullable=False),
-    Index("nodes_by_parent", "tenant", "parent"),
-    Index("nodes_by_content", "tenant", "content"),
-    Index("nodes_by_seen", "seen"),
-    sqlite_with_rowid=False,
+    Column("bytes", Integer, nullable=False),
+    Column("fingerprints", LargeBinary, nullable=False),
+    Column("sizes", LargeBinary),
+    Column("content_keys", LargeBinary, nullable=False),
+    Column("bodies", LargeBinary),
+    Index("segments_by_last", "tenant", "last", unique=True),
+    Index("segments_by_parent", "tenant", "parent"),
+    # With what is counted, without reading the rows.
+    Index("segments_by_conversation", "tenant", "conversation", "messages", "bytes"),
 )
+# Followers before what they follow, which is never older.
+Index("segments_by_age", segments.c.seen, segments.c.start.desc())
 
-# Which histories a conversation has sent: what forgetting it may take away.
-turns = Table(
-    "turns",
+# Which segments a content stands in.
+refs = Table(
+    "refs",
     metadata,
     Column("tenant", Name, primary_key=True),
-    Column("conversation", Name, primary_key=True),
-    Column("fingerprint", LargeBinary, primary_key=True),
-    Column("seen", Double, nullable=False),
-    Index("turns_by_fingerprint", "tenant", "fingerprint"),
-    Index("turns_by_seen", "seen"),
+    Column("content", LargeBinary, primary_key=True),
+    Column("last", LargeBinary, primary_key=True),
     sqlite_with_rowid=False,
 )
 
@@ -273,65 +281,3 @@ events = Table(
     Index("events_by_conversation", "tenant", "conversation", "seq", "bytes"),
     sqlite_autoincrement=True,
 )
-
-Migration = Callable[[AsyncConnection], Awaitable[None]]
-MIGRATIONS: list[Migration] = []
-
-
-def migration(function: Migration) -> Migration:
-    """Append to the list; its place there is the schema version that it makes."""
-    MIGRATIONS.append(function)
-    return function
-
-
-async def _create(connection: AsyncConnection, *tables: Table) -> None:
-    await connection.run_sync(lambda sync: metadata.create_all(sync, tables))
-
-
-@migration
-async def m001_replacements(connection: AsyncConnection) -> None:
-    """What the surface is made from, and who may add to it."""
-    await _create(connection, secrets, replacements, leases)
-
-
-@migration
-async def m002_log(connection: AsyncConnection) -> None:
-    """Histories by content, conversations, events."""
-    await _create(connection, contents, nodes, turns, extras, conversations, events)
-
-
-@migration
-async def m003_workers(connection: AsyncConnection) -> None:
-    """What workers tell each other: the runs in flight, the limits that providers stated."""
-    await _create(connection, in_flight, learned)
-
-
-@migration
-async def m004_by_hand(connection: AsyncConnection) -> None:
-    """Revocations in their order, our own chat answers, compactions to be done later."""
-    await _create(connection, revocations, answers, scheduled)
-
-
-async def migrate(connection: AsyncConnection) -> None:
-    """Bring the schema to the newest version; safe to call from every worker at once.
-
-    Raises:
-        StoreUnavailable: the schema is newer than this program.
-    """
-    if connection.dialect.name == "postgresql":
-        await connection.execute(select(func.pg_advisory_xact_lock(MIGRATION_LOCK)))
-    await _create(connection, schema_versions)
-    answer = await connection.execute(select(func.max(schema_versions.c.version)))
-    version: int = answer.scalar_one() or 0
-    if version > len(MIGRATIONS):
-        raise StoreUnavailable(
-            f"The store's schema is version {version}; this Tidegate knows {len(MIGRATIONS)}. "
-            "Run the newer Tidegate, or give this one a store of its own."
-        )
-    for number, step in enumerate(MIGRATIONS[version:], start=version + 1):
-        await step(connection)
-        await connection.execute(
-            insert(schema_versions).values(
-                version=number, name=step.__name__, applied_at=DatabaseNow()
-            )
-        )

@@ -5,10 +5,10 @@ from proxy.store.database import Database
 from proxy.store.facts import FactRows
 from proxy.store.leases import LeaseRows
 from proxy.store.log import LogWriter
+from proxy.store.migrations import migrate
 from proxy.store.reading import LogReader
 from proxy.store.replacements import ReplacementRows
 from proxy.store.retention import Sweeper
-from proxy.store.schema import migrate
 from proxy.store.store import Batch, Counts, Retention
 
 

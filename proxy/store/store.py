@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from random import getrandbits
+from time import time_ns
 from typing import Any, NamedTuple, Protocol
 
 from proxy.core.errors import InvalidRequest, StoreUnavailable
@@ -20,6 +21,15 @@ from proxy.core.replacements import NewReplacement, Replacement, Scope
 LEASE_SECONDS = 30.0
 FAILURE_SHARED_SECONDS = 30.0  # nobody starts work again that failed so lately
 IN_FLIGHT_SECONDS = 5.0  # published once a second: a worker is believed dead after four misses
+
+
+def new_id() -> str:
+    """An id of 32 hex digits in the order of time: an index grows at its end and nowhere else.
+
+    Tells things apart and keeps nothing secret. The system's randomness would cost more than its
+    call: the interpreter goes to the log's thread meanwhile, and has to be waited for.
+    """
+    return f"{time_ns():016x}{getrandbits(64):016x}"
 
 
 class StoreRefused(StoreUnavailable):
@@ -57,31 +67,19 @@ class Event:
     kind: EventKind
     time: float
     data: Mapping[str, Any] = field(default_factory=dict)
-    # Tells entries apart and keeps nothing secret: no system call for its randomness.
-    id: str = field(default_factory=lambda: f"{getrandbits(128):032x}")
+    id: str = field(default_factory=new_id)
     order: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class LoggedMessage:
-    """One message of a history. `parent` is the fingerprint before it, empty at position 0.
-
-    `body` is its JSON, or None where the text is not to be kept.
-    """
-
-    position: int
-    fingerprint: bytes
-    parent: bytes
-    body: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
     """One chat request as the log keeps it.
 
-    `messages` are the newest ones, those that the store may not have yet. `head` is the JSON array
-    of the head's messages, `tools` the JSON of the tools; None where absent or not to be kept.
-    `gauge` holds figures for people: tokens, window, trigger, generation.
+    It brings the messages from position `start` on, those that the store may not have yet: the
+    fingerprint after each, and the JSON of each, or None where no text is to be kept. `parent` is
+    the fingerprint before them, empty at the beginning of the history. `head` is the JSON array of
+    the head's messages, `tools` the JSON of the tools; None where absent or not to be kept. `gauge`
+    holds figures for people: tokens, window, trigger, generation.
     """
 
     tenant: str
@@ -92,7 +90,10 @@ class Turn:
     root: bytes
     last_fingerprint: bytes
     message_count: int
-    messages: Sequence[LoggedMessage] = ()
+    start: int = 0
+    parent: bytes = b""
+    fingerprints: Sequence[bytes] = ()
+    bodies: Sequence[bytes] | None = None
     head: bytes | None = None
     tools: bytes | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -192,7 +193,8 @@ class Recorded(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How many rows there are, or were taken away; `bytes` is that of contents and events."""
+    """How much there is, or was taken away. `contents` are long messages, heads and tools, each of
+    which is kept once; `bytes` is what histories, contents and events hold."""
 
     conversations: int = 0
     messages: int = 0
@@ -342,7 +344,7 @@ class Store(Protocol):
         """Append; what is there already stays as it is."""
 
     def unlogged(self, tenant: str, chain: Sequence[bytes]) -> int:
-        """The position from which on messages may be missing in the log, as far as known here."""
+        """The position behind the newest request in the chain that is known here to be logged."""
 
     async def find_conversation(
         self, tenant: str, root: bytes, chain: Sequence[bytes]
@@ -372,10 +374,10 @@ class Store(Protocol):
         """The order of the newest event, 0 when there is none: where to start listening."""
 
     async def chain(self, tenant: str, last_fingerprint: bytes) -> tuple[bytes, ...] | None:
-        """The fingerprints of a logged history from position 0 on; None when some are gone."""
+        """The fingerprints of a logged request's history; None when some are gone."""
 
     async def history(self, tenant: str, last_fingerprint: bytes) -> tuple[bytes, ...] | None:
-        """The JSON of each message of a logged history; None when some were not kept."""
+        """The JSON of each message of a logged request's history; None when some were not kept."""
 
     async def openings(
         self, places: Collection[tuple[str, bytes]]

@@ -15,6 +15,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from proxy.store.segments import pack
 from proxy.store.sql import SqlStore
 
 CONVERSATIONS, EVENTS_EACH, TENANTS = 10_000, 100, 20
@@ -57,6 +58,17 @@ def conversations(now: float) -> Iterator[Row]:
         yield (
             *(tenant_of(n), name_of(n), root, root, 1, "default", model, None, None, "{}"),
             *(json.dumps(gauge), seen - 3600, seen),
+        )
+
+
+def segments(now: float) -> Iterator[Row]:
+    """The one message of each."""
+    for n in range(CONVERSATIONS):
+        packed, root = pack([opening_of(n)], b""), digest("root", n)
+        size = len(root) + len(packed.bodies)
+        yield (
+            *(tenant_of(n), name_of(n), 0, 1, root, root, now, size, root),
+            *(packed.sizes, packed.content_keys, packed.bodies),
         )
 
 
@@ -119,7 +131,7 @@ async def made(file: Path) -> None:
 
 def fill(file: Path) -> None:
     asyncio.run(made(file))
-    now, every = time.time(), range(CONVERSATIONS)
+    now = time.time()
     with closing(sqlite3.connect(file)) as connection, connection:
         connection.execute("pragma synchronous = off")
         insert(
@@ -129,11 +141,13 @@ def fill(file: Path) -> None:
             "gauge,created_at,seen_at",
             conversations(now),
         )
-        bodies = ((tenant_of(n), digest("key", n), opening_of(n)) for n in every)
-        contents = ((tenant, key, len(body), body) for tenant, key, body in bodies)
-        insert(connection, "contents", "tenant,key,bytes,body", contents)
-        nodes = ((tenant_of(n), digest("root", n), b"", 0, digest("key", n), now) for n in every)
-        insert(connection, "nodes", "tenant,fingerprint,parent,position,content,seen", nodes)
+        insert(
+            connection,
+            "segments",
+            "tenant,conversation,start,messages,last,parent,seen,bytes,fingerprints,sizes,"
+            "content_keys,bodies",
+            segments(now),
+        )
         insert(connection, "events", "id,tenant,conversation,kind,time,bytes,data", events(now))
 
 

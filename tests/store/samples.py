@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from proxy.core.replacements import NewReplacement, ReplacementKind, Scope
-from proxy.store.store import Event, EventKind, LoggedMessage, Turn
+from proxy.store.store import Event, EventKind, Turn
 
 SCOPE = Scope("tenant-a", "default", "model-1")
 
@@ -58,15 +58,10 @@ def turn_of(
         root=chain[0],
         last_fingerprint=chain[-1],
         message_count=len(chain),
-        messages=[
-            LoggedMessage(
-                position=position,
-                fingerprint=chain[position],
-                parent=chain[position - 1] if position else b"",
-                body=body_of(texts[position]) if kept else None,
-            )
-            for position in range(start, len(chain))
-        ],
+        start=start,
+        parent=chain[start - 1] if start else b"",
+        fingerprints=chain[start:],
+        bodies=[body_of(text) for text in texts[start:]] if kept else None,
         **rest,
     )
 

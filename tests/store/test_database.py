@@ -14,7 +14,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from proxy.core.errors import StoreUnavailable
 from proxy.store import engines as engines_module
 from proxy.store.database import Database
-from proxy.store.schema import migrate, secrets
+from proxy.store.migrations import migrate
+from proxy.store.schema import secrets
 from proxy.store.sql import SqlStore
 from proxy.store.store import StoreRefused
 from tests.store.conftest import OpenStore

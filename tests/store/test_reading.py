@@ -8,7 +8,7 @@ from proxy.core.errors import InvalidRequest
 from proxy.store import reading as module
 from proxy.store.sql import SqlStore
 from proxy.store.store import Batch, Counts
-from tests.store.samples import SCOPE, chain_of, event_of, turn_of
+from tests.store.samples import SCOPE, body_of, chain_of, event_of, turn_of
 
 TEXTS = [f"message {number}" for number in range(12)]
 CHAIN = chain_of(TEXTS)
@@ -136,11 +136,21 @@ class TestHistory:
         assert await store.chain(TENANT, CHAIN[0]) is None
         assert await store.content(TENANT, CHAIN[0]) is None
 
-    async def test_any_point_of_it_is_an_end(self, store: SqlStore) -> None:
-        await store.write(Batch(turns=[turn_of(TEXTS)]))
-        for end in (1, 5, 12):
+    async def test_each_request_has_its_own(self, store: SqlStore) -> None:
+        ends = (1, 5, 12)
+        await store.write(Batch(turns=[turn_of(TEXTS[:end]) for end in ends]))
+        for end in ends:
             assert await store.chain(TENANT, CHAIN[end - 1]) == tuple(CHAIN[:end])
             assert len(await store.history(TENANT, CHAIN[end - 1]) or ()) == end
+
+    async def test_long_messages_stand_in_their_places(
+        self, store: SqlStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(module, "IN_LIST", 2)
+        texts = [text * (200 if number % 3 else 1) for number, text in enumerate(TEXTS)]
+        await store.write(Batch(turns=[turn_of(texts)]))
+        assert (await store.counts(TENANT)).contents == 8
+        assert await store.history(TENANT, chain_of(texts)[-1]) == tuple(map(body_of, texts))
 
     async def test_one_that_lacks_its_beginning_is_none(self, store: SqlStore) -> None:
         await store.write(Batch(turns=[turn_of(TEXTS, start=4)]))
@@ -159,16 +169,42 @@ class TestHistory:
         assert len(await store.history(TENANT, chain_of(texts)[-1]) or ()) == 1000
 
 
+class TestOpenings:
+    LONG = "a long beginning " * 100
+
+    async def test_they_are_the_first_messages_that_were_kept(self, store: SqlStore) -> None:
+        other = "another tenant"
+        turns = [
+            turn_of(["hello", "a"], kept=False),
+            turn_of(["hello", "b"]),
+            turn_of(["hello", "c"], tenant=other),
+            turn_of(["good day"]),
+            turn_of([self.LONG, self.LONG * 2, "short"]),
+            turn_of(["not kept"], kept=False),
+        ]
+        await store.write(Batch(turns=turns))
+
+        def place(tenant: str, text: str) -> tuple[str, bytes]:
+            return tenant, chain_of([text])[0]
+
+        asked = {
+            place(TENANT, "hello"): body_of("hello"),
+            place(TENANT, self.LONG): body_of(self.LONG),
+            place(other, "hello"): body_of("hello"),
+        }
+        without = {place(other, "good day"), place(TENANT, "not kept"), place(TENANT, "never")}
+        assert await store.openings({*asked, *without}) == asked
+        assert await store.openings(set()) == {}
+
+
 async def test_counts_are_a_tenants_own_or_all(store: SqlStore) -> None:
     assert await store.counts(None) == Counts()
     turns = [turn_of(["a", "b"]), turn_of(["a"], tenant="tenant-b")]
     event = event_of()
     await store.write(Batch([event], turns))
     mine, other = await store.counts(TENANT), await store.counts("tenant-b")
-    assert (mine.conversations, mine.messages, mine.contents, mine.events) == (1, 2, 2, 1)
-    sizes = sum(len(message.body or b"") for message in turns[0].messages)
-    assert mine.bytes == sizes + len('{"number": 0}')
+    assert (mine.conversations, mine.messages, mine.contents, mine.events) == (1, 2, 0, 1)
+    sizes = sum(map(len, (*turns[0].fingerprints, *(turns[0].bodies or ()))))
+    assert mine.bytes == sizes + len('{"number":0}')
     both = await store.counts(None)
-    assert both == replace(
-        mine, conversations=2, messages=3, contents=3, bytes=mine.bytes + other.bytes
-    )
+    assert both == replace(mine, conversations=2, messages=3, bytes=mine.bytes + other.bytes)

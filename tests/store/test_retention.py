@@ -3,12 +3,15 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from proxy.core.replacements import Scope
 from proxy.store import retention as module
 from proxy.store.sql import SqlStore
 from proxy.store.store import Batch, Counts, Retention
-from tests.store.samples import SCOPE, chain_of, event_of, new_of, turn_of
+from tests.store.samples import SCOPE, body_of, chain_of, event_of, new_of, turn_of
 
 TEXTS = [f"message {number}" for number in range(6)]
 CHAIN = chain_of(TEXTS)
@@ -18,6 +21,14 @@ HOUR = 3600.0
 
 async def is_kept(store: SqlStore, texts: list[str], tenant: str = TENANT) -> bool:
     return await store.history(tenant, chain_of(texts)[-1]) is not None
+
+
+@st.composite
+def some_requests(draw: st.DrawFn) -> list[tuple[str, list[str], bool]]:
+    """Who sends what, over two words of which one is long; whether it is forgotten right after."""
+    texts = st.lists(st.sampled_from(["a", "b" * 2000]), min_size=1, max_size=5)
+    one = st.tuples(st.sampled_from(["one", "two", "three"]), texts, st.booleans())
+    return draw(st.lists(one, min_size=1, max_size=7))
 
 
 class TestForget:
@@ -37,7 +48,7 @@ class TestForget:
         gone = await store.forget(TENANT, "conversation-1")
         assert gone is not None
         assert (gone.conversations, gone.messages, gone.events, gone.replacements) == (1, 6, 2, 1)
-        assert gone.contents == 8
+        assert gone.contents == 2
         assert await store.counts(None) == Counts()
         assert await store.replacements(SCOPE, CHAIN[0], CHAIN) == ()
         assert await store.conversation(TENANT, "conversation-1") is None
@@ -59,7 +70,7 @@ class TestForget:
         await store.write(Batch([event_of(0), event_of(1, conversation="fork")], turns))
         gone = await store.forget(TENANT, "conversation-1")
         assert gone is not None
-        assert (gone.messages, gone.contents, gone.events) == (3, 3, 1)
+        assert (gone.messages, gone.contents, gone.events) == (6, 0, 1)
         assert not await is_kept(store, TEXTS)
         assert await is_kept(store, fork)
         assert await is_kept(store, TEXTS, tenant="tenant-b")
@@ -88,6 +99,48 @@ class TestForget:
         await store.forget(TENANT, "conversation-1")
         assert await store.counts(None) == Counts()
 
+    async def test_what_two_stand_on_goes_with_the_last_of_them(self, store: SqlStore) -> None:
+        """Whoever wrote it: it is handed on to who still needs it."""
+        for first, second in (("one", "two"), ("two", "one")):
+            turns = [
+                turn_of(TEXTS[:2], conversation="one"),
+                turn_of(TEXTS[:4], conversation="two", start=2),
+                turn_of([*TEXTS[:2], "a fork"], conversation="one", start=2),
+            ]
+            await store.write(Batch(turns=turns))
+            gone = await store.forget(TENANT, first)
+            assert gone is not None
+            assert gone.messages == (1 if first == "one" else 2)
+            left = TEXTS[:4] if second == "two" else [*TEXTS[:2], "a fork"]
+            assert await is_kept(store, left)
+            await store.forget(TENANT, second)
+            assert await store.counts(None) == Counts()
+
+    async def test_what_another_sent_alike_stays(self, store: SqlStore) -> None:
+        turns = [turn_of(TEXTS, conversation=name) for name in ("one", "two", "three")]
+        await store.write(Batch(turns=turns))
+        for name in ("one", "three"):
+            gone = await store.forget(TENANT, name)
+            assert gone is not None
+            assert (gone.conversations, gone.messages) == (1, 0)
+        assert await is_kept(store, TEXTS)
+        await store.forget(TENANT, "two")
+        assert await store.counts(None) == Counts()
+
+    async def test_long_messages_go_with_the_last_that_has_them(self, store: SqlStore) -> None:
+        long = ["long " * 1000, "longer " * 1000]
+        turns = [
+            turn_of(["a", *long], conversation="one"),
+            turn_of(["b", long[0]], conversation="two"),
+        ]
+        await store.write(Batch(turns=turns))
+        gone = await store.forget(TENANT, "one")
+        assert gone is not None
+        assert (gone.messages, gone.contents) == (3, 1)
+        assert await is_kept(store, ["b", long[0]])
+        await store.forget(TENANT, "two")
+        assert await store.counts(None) == Counts()
+
     async def test_a_long_one_takes_several_statements(
         self, store: SqlStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -95,8 +148,36 @@ class TestForget:
         await store.write(Batch(turns=[turn_of(TEXTS), turn_of(TEXTS[:1], conversation="two")]))
         gone = await store.forget(TENANT, "conversation-1")
         assert gone is not None
-        assert gone.messages == 5
+        assert gone.messages == 6
         assert await is_kept(store, TEXTS[:1])
+
+    @given(drawn=some_requests())
+    @settings(
+        max_examples=20,
+        deadline=None,
+        suppress_health_check=[HealthCheck.function_scoped_fixture],
+    )
+    async def test_the_others_keep_theirs_and_with_the_last_all_is_gone(
+        self, store: SqlStore, drawn: list[tuple[str, list[str], bool]]
+    ) -> None:
+        """In whatever order they are forgotten, and however much they share."""
+        tenant = f"tenant-{id(drawn)}"
+        last: dict[str, list[str]] = {}
+        for number, (name, texts, at_once) in enumerate(drawn):
+            turn = turn_of(texts, tenant=tenant, conversation=name, time=1000.0 + number)
+            await store.write(Batch([event_of(tenant=tenant, conversation=name)], [turn]))
+            last[name] = texts
+            if at_once:
+                await store.forget(tenant, name)
+                del last[name]
+            for kept in last.values():
+                assert await is_kept(store, kept, tenant)
+        for name in list(last):
+            await store.forget(tenant, name)
+            del last[name]
+            for kept in last.values():
+                assert await is_kept(store, kept, tenant)
+        assert await store.counts(tenant) == Counts()
 
     async def test_what_it_said_is_no_longer_in_the_file(self, tmp_path: Path) -> None:
         store = SqlStore(f"sqlite:///{tmp_path}/tidegate.db")
@@ -116,7 +197,7 @@ class TestAge:
         events = [event_of(0, time=0.0), event_of(1, time=9 * HOUR)]
         await store.write(Batch(events, [old, new]))
         gone = await store.sweep(Retention(log_seconds=5 * HOUR), now=10 * HOUR)
-        assert (gone.conversations, gone.messages, gone.contents, gone.events) == (1, 1, 2, 1)
+        assert (gone.conversations, gone.messages, gone.contents, gone.events) == (1, 1, 1, 1)
         assert await store.conversation(TENANT, "old") is None
         assert await is_kept(store, TEXTS)
         assert not await is_kept(store, ["old"])
@@ -141,15 +222,33 @@ class TestAge:
         assert (gone.messages, gone.contents) == (1, 0)
         assert await is_kept(store, ["new", "same"])
 
+    async def test_followers_go_before_what_they_follow(
+        self, store: SqlStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Whatever is left at any moment is a history from its beginning."""
+        monkeypatch.setattr(module, "ROWS_AT_A_TIME", 1)
+        for count in range(1, 6):
+            turn = turn_of(TEXTS[:count], time=count * 10.0, start=count - 1)
+            await store.write(Batch(turns=[turn]))
+        for count in range(5, 0, -1):
+            assert await is_kept(store, TEXTS[:count])
+
+            async def one_step(connection: AsyncConnection) -> object:
+                return await module._delete_old_segments(connection, HOUR)
+
+            assert await store._database.write(one_step) is not None
+            assert not await is_kept(store, TEXTS[:count])
+            assert count == 1 or await is_kept(store, TEXTS[: count - 1])
+
     async def test_many_rows_go_in_several_transactions(
         self, store: SqlStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         count = 2 * module.ROWS_AT_A_TIME + 5
-        texts = [str(number) for number in range(count)]
         happened = [event_of(number, time=0.0) for number in range(count)]
-        await store.write(Batch(happened, [turn_of(texts, time=0.0)]))
+        turns = [turn_of([str(number)], time=0.0) for number in range(count)]
+        await store.write(Batch(happened, turns))
         gone = await store.sweep(Retention(log_seconds=HOUR), now=2 * HOUR)
-        assert (gone.messages, gone.events) == (count, count)
+        assert (gone.conversations, gone.messages, gone.events) == (1, count, count)
         assert await store.counts(None) == Counts()
 
     async def test_without_a_limit_nothing_goes(self, store: SqlStore) -> None:
@@ -175,9 +274,9 @@ class TestSize:
         gone = await store.sweep(Retention(max_log_bytes=4500), now=100 * HOUR)
         left = await store.counts(None)
         assert 2000 < left.bytes <= 4500
-        assert gone.bytes + left.bytes == 10 * 1000 + 10 * len(
-            b'{"role": "user", "content": ""}'
-        ) + (10 * len('{"number": 0}'))
+        assert gone.bytes + left.bytes == sum(
+            len(body_of(text)) + len(chain_of([text])[0]) + len('{"number":0}') for text in texts
+        )
         kept = [await is_kept(store, [text]) for text in texts]
         assert kept == sorted(kept)
         assert kept[-1]
