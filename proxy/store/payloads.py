@@ -7,9 +7,9 @@ from typing import Any
 
 from cachetools import LRUCache
 from sqlalchemy import bindparam, select
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from proxy.core.replacements import Replacement
+from proxy.store.async_engine import AsyncConnection
 from proxy.store.database import Database
 from proxy.store.schema import replacements
 
