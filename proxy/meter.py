@@ -141,31 +141,37 @@ class Meter:
         return tuple(known[key] or 0 for key in keys)
 
     def count_extras(self, params: Mapping[str, Any], model: str) -> int:
-        """The tokens of a request beside its messages: tools, schemas and the reply's opening."""
+        """The tokens of a request beside its messages: tools, schemas and the reply's opening. Not
+        cached."""
         extras = {field: params[field] for field in EXTRA_FIELDS if params.get(field) is not None}
         if not extras:
             return PRIMING_TOKENS
-        encoded = json_text(extras).encode("utf-8", "surrogatepass")
-        key = _key(encoded, model)
+        texts, mark_tokens = extra_texts(extras, model)
+        # The form with spaces could, for lists of digits, take more tokens than the client's bytes.
+        most = len(json_text(extras).encode("utf-8", "surrogatepass"))
+        return PRIMING_TOKENS + min(mark_tokens + self._texts(texts, model), most)
+
+    async def measure_extras(
+        self, params: Mapping[str, Any], model: str, *, fields: Mapping[str, bytes]
+    ) -> int:
+        """`count_extras`, in a thread when the fields are long. `fields` are the same as the client
+        wrote them: what was counted is found by that, without writing it anew."""
+        written = [name.encode() + fields[name] for name in EXTRA_FIELDS if name in fields]
+        if not written:
+            return PRIMING_TOKENS
+        whole = b"\0".join(written)
+        key = _key(whole, model)
         with self._lock:
             known = self._extras.get(key)
         if known is not None:
             return known
-        texts, mark_tokens = extra_texts(extras, model)
-        # The form with spaces could, for lists of digits, take more tokens than the client's bytes.
-        tokens = PRIMING_TOKENS + min(mark_tokens + self._texts(texts, model), len(encoded))
+        if len(whole) <= INLINE_BYTES and vocabulary.is_loaded(model):
+            tokens = self.count_extras(params, model)
+        else:
+            tokens = await self._in_thread(self.count_extras, params, model)
         with self._lock:
             self._extras[key] = tokens
         return tokens
-
-    async def measure_extras(
-        self, params: Mapping[str, Any], model: str, *, size_bytes: int
-    ) -> int:
-        """`count_extras`, in a thread when the fields are long: `size_bytes` is their JSON's size,
-        or that of anything that holds them."""
-        if size_bytes <= INLINE_BYTES and vocabulary.is_loaded(model):
-            return self.count_extras(params, model)
-        return await self._in_thread(self.count_extras, params, model)
 
     def count_request(self, request: Mapping[str, Any], model: str) -> int:
         """The tokens of a whole chat request that is at hand as values, not cached by message."""

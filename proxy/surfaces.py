@@ -181,8 +181,7 @@ class Surfaces:
         history = items = await self._history_counts(turn)
         if turn.surface.replaced:
             items = await self._item_counts(turn, history)
-        outside = sum(map(len, request.fields.values()))
-        extras = await self._meter.measure_extras(request.params, model, size_bytes=outside)
+        extras = await self._meter.measure_extras(request.params, model, fields=request.fields)
         client_tokens = extras + head + sum(history)
         counted = Counted(
             client_tokens=client_tokens,

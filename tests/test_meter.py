@@ -424,19 +424,30 @@ def test_everything_beside_the_messages_is_in_the_count(meter: Meter) -> None:
     assert meter.count_extras(extras, MODEL) == base + sum(each.values())
 
 
-def test_extras_are_counted_once(meter: Meter, monkeypatch: pytest.MonkeyPatch) -> None:
-    tools = nested_tools()
-    first = meter.count_extras({"tools": tools, "temperature": 1}, "o3")
-    monkeypatch.setattr(meter, "count_text", lambda *_: pytest.fail("counted again"))
-    assert meter.count_extras({"tools": tools, "temperature": 0}, "o3") == first
+def written(params: dict[str, Any]) -> dict[str, bytes]:
+    """The fields as a client writes them."""
+    return {name: json.dumps(value).encode() for name, value in params.items()}
 
 
-@pytest.mark.parametrize("size_bytes", [100, 10_000_000])
-async def test_extras_cost_the_same_on_and_off_the_event_loop(
-    meter: Meter, size_bytes: int
-) -> None:
-    extras = {"tools": nested_tools()}
-    measured = await Meter().measure_extras(extras, MODEL, size_bytes=size_bytes)
+async def test_extras_are_counted_once(meter: Meter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever else the request holds; other extras, and other models, count by themselves."""
+    one = {"tools": nested_tools(), "temperature": 1}
+    two = {"temperature": 0, "tools": nested_tools()}
+    first = await meter.measure_extras(one, "o3", fields=written(one))
+    assert first == meter.count_extras(one, "o3")
+    with monkeypatch.context() as patch:
+        patch.setattr(meter, "count_text", lambda *_: pytest.fail("counted again"))
+        assert await meter.measure_extras(two, "o3", fields=written(two)) == first
+    more = {**two, "tool_choice": {"type": "function", "function": {"name": "a longer name"}}}
+    for params, model in ((more, "o3"), (one, "gpt-4"), ({"n": 1}, "o3"), ({"tools": None}, "o3")):
+        measured = await meter.measure_extras(params, model, fields=written(params))
+        assert measured == meter.count_extras(params, model)
+
+
+@pytest.mark.parametrize("times", [1, 20])
+async def test_extras_cost_the_same_on_and_off_the_event_loop(meter: Meter, times: int) -> None:
+    extras = {"tools": nested_tools() * times}
+    measured = await Meter().measure_extras(extras, MODEL, fields=written(extras))
     assert measured == meter.count_extras(extras, MODEL)
 
 
