@@ -67,11 +67,13 @@ def located(request: ChatRequest, before: Earlier | None = None, alike: int = 0)
         opening, ends = body.rfind(b"[", 0, max(at, 0)), array("q", [at + len(raw[0])])
         if opening < 0 or body[opening + 1 : at].strip(_WHITE_SPACE):
             return None
+    end = ends[-1]
     for item in raw[len(ends) :]:
-        comma = _BETWEEN.match(body, ends[-1])
-        if comma is None or not body.startswith(item, comma.end()):
+        comma = _BETWEEN.match(body, end)
+        if comma is None or not body.startswith(item, at := comma.end()):
             return None
-        ends.append(comma.end() + len(item))
+        end = at + len(item)
+        ends.append(end)
     return Earlier(
         body=body,
         messages=request.messages,
@@ -178,7 +180,7 @@ class Beginnings:
     ) -> None:
         """In place of an earlier body that shares most of its messages; the least lately used go,
         too, when there is no room."""
-        if found is None or len(found.body) > self._max_bytes // 4:
+        if found is None or len(found.body) > self._max_bytes // 3:
             return
         if earlier is not None and alike * 2 > len(earlier.ends):
             self._forget(earlier)

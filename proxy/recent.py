@@ -79,7 +79,7 @@ class Recent:
 
     def keep(self, tenant: str, reading: Reading) -> None:
         """In place of what was kept of that conversation."""
-        if len(reading.raw) >= LEAST_MESSAGES and reading.size_bytes <= self._max_bytes // 4:
+        if len(reading.raw) >= LEAST_MESSAGES and reading.size_bytes <= self._max_bytes // 3:
             self._readings[tenant, reading.raw[:LEAST_MESSAGES]] = reading
 
 
