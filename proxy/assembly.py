@@ -28,7 +28,7 @@ from proxy.core.errors import StoreUnavailable
 from proxy.dashboard_routes import DashboardRoutes
 from proxy.event_routes import EventRoutes
 from proxy.events import EventLog
-from proxy.heap import give_back
+from proxy.heap import give_back, give_back_now_and_then
 from proxy.housekeeping import Housekeeping
 from proxy.in_flight import InFlight
 from proxy.journal import Journal
@@ -370,6 +370,7 @@ async def _running(engine: Engine) -> AsyncIterator[None]:
             ("live", engine.live.run()),
             ("in_flight", engine.in_flight.publish()),
             ("housekeeping", engine.housekeeping.run()),
+            ("heap", give_back_now_and_then()),
         )
     ]
     try:

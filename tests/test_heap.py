@@ -1,9 +1,11 @@
 """glibc's malloc takes what it is told; other C libraries are left alone."""
 
+import asyncio
 import ctypes
 import platform
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -64,3 +66,21 @@ def test_another_c_library_is_left_alone(
     monkeypatch.setattr(ctypes, "CDLL", opened)
     assert not heap.share_one_heap()
     assert not heap.give_back()
+
+
+async def test_it_is_given_back_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    twice = threading.Event()
+    threads: list[int] = []
+
+    def noted() -> bool:
+        threads.append(threading.get_ident())
+        if len(threads) == 2:
+            twice.set()
+        return True
+
+    monkeypatch.setattr(heap, "give_back", noted)
+    giving = asyncio.create_task(heap.give_back_now_and_then(0.001))
+    assert await asyncio.to_thread(twice.wait, 10)
+    giving.cancel()
+    await asyncio.gather(giving, return_exceptions=True)
+    assert threading.get_ident() not in threads
