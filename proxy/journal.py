@@ -19,7 +19,10 @@ from proxy.store.store import Batch, Event, StoreRefused, Turn
 logger = logging.getLogger(__name__)
 
 FLUSH_SECONDS = 0.2
-FULL_ENTRIES = 500  # so many do not wait for the time
+# Where there are so many by then, the time is longer: an entry costs less in a large batch.
+BUSY_ENTRIES = 200
+BUSY_FACTOR = 2.5
+FULL_ENTRIES = 1_500  # so many do not wait for the time
 BATCH_ENTRIES = 2_000
 BATCH_BYTES = 8 * 1024 * 1024
 MAX_BACKLOG_ENTRIES = 50_000
@@ -86,15 +89,21 @@ class Journal:
         """Write what is recorded, until cancelled."""
         while True:
             await self._has_entries.wait()
-            try:
-                async with asyncio.timeout(self._flush_seconds):
-                    await self._is_full.wait()
-            except TimeoutError:
-                pass
+            await self._fills_up(self._flush_seconds)
+            if len(self._backlog) >= BUSY_ENTRIES:
+                await self._fills_up(self._flush_seconds * (BUSY_FACTOR - 1))
             try:
                 await self.flush()
             except StoreUnavailable:
                 await asyncio.sleep(RETRY_SECONDS)
+
+    async def _fills_up(self, seconds: float) -> None:
+        """Wait until it is full, but no longer than that."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._is_full.wait()
+        except TimeoutError:
+            pass
 
     async def flush(self) -> None:
         """Write everything recorded before this call.

@@ -125,6 +125,38 @@ class TestRun:
         await eventually(written)
         running.cancel()
 
+    async def test_a_busy_time_makes_larger_batches(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Three entries are there at first; a fourth comes in the longer time that they get."""
+        monkeypatch.setattr(module, "BUSY_ENTRIES", 3)
+        monkeypatch.setattr(module, "BUSY_FACTOR", 3600.0)
+        monkeypatch.setattr(module, "FULL_ENTRIES", 4)
+        fake = FakeStore()
+        journal = Journal(fake, flush_seconds=0.01)
+        waits: list[float] = []
+        usual = journal._fills_up
+
+        async def fills_up(seconds: float) -> None:
+            waits.append(seconds)
+            await usual(seconds)
+
+        monkeypatch.setattr(journal, "_fills_up", fills_up)
+        running = asyncio.ensure_future(journal.run())
+
+        async def waits_longer() -> bool:
+            return len(waits) == 2
+
+        async def written() -> bool:
+            return fake.numbers == list(range(4))
+
+        for number in range(3):
+            journal.event(event_of(number))
+        await eventually(waits_longer)
+        assert fake.batches == []
+        journal.event(event_of(3))
+        await eventually(written)
+        assert waits == [0.01, pytest.approx(0.01 * 3599)]
+        running.cancel()
+
     async def test_it_goes_on_after_the_store_was_away(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -13,6 +13,7 @@ from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import StaticPool
 
 from proxy.store.async_engine import AsyncEngine, create_async_engine
+from proxy.store.trips import Trips
 
 BUSY_SECONDS = 10.0  # SQLite wakes its waiting writers in no order: some wait long (measured: 4 s)
 CONNECT_SECONDS = 3.0  # a chat waits at most this long before it goes on without the store
@@ -77,16 +78,24 @@ def make_engines(url: URL) -> Engines:
     if is_postgresql(url):
         return _postgresql_engines(url)
     if is_memory(url):
-        engine = create_async_engine(url, poolclass=StaticPool, hide_parameters=True)
+        engine = create_async_engine(
+            url, module=Trips(), poolclass=StaticPool, hide_parameters=True
+        )
         _set_up_sqlite(engine, writes=True)
         return Engines(engine, engine)
     make_private(Path(url.database or ""))
-    arguments = {"timeout": BUSY_SECONDS}
+    driver, arguments = Trips(), {"timeout": BUSY_SECONDS}
     writer = create_async_engine(
-        url, pool_size=1, max_overflow=0, connect_args=arguments, hide_parameters=True
+        url,
+        module=driver,
+        pool_size=1,
+        max_overflow=0,
+        connect_args=arguments,
+        hide_parameters=True,
     )
     reader = create_async_engine(
         url,
+        module=driver,
         pool_size=READ_CONNECTIONS,
         max_overflow=0,
         connect_args=arguments,
