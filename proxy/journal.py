@@ -9,7 +9,6 @@ import asyncio
 import logging
 import operator
 from collections import deque
-from dataclasses import replace
 from typing import Protocol
 
 from proxy.core.errors import StoreUnavailable
@@ -80,9 +79,9 @@ class Journal:
     def turn(self, turn: Turn) -> None:
         """Record a request. Views are copied, so that the request's own buffer can go."""
         if not self._messages:
-            turn = replace(turn, bodies=None, head=None, tools=None)
-        elif turn.bodies and any(type(body) is not bytes for body in turn.bodies):
-            turn = replace(turn, bodies=[bytes(body) for body in turn.bodies])
+            turn = turn._replace(bodies=None, head=None, tools=None)
+        elif turn.bodies and set(map(type, turn.bodies)) != {bytes}:
+            turn = turn._replace(bodies=[bytes(body) for body in turn.bodies])
         self._add(turn, _size_bytes(turn))
 
     async def run(self) -> None:
@@ -222,7 +221,7 @@ def _slim(turn: Turn, key: bytes) -> Turn:
     head = turn.head and without_images(turn.head, key)
     if head is turn.head and all(map(operator.is_, bodies or (), turn.bodies or ())):
         return turn
-    return replace(turn, bodies=bodies, head=head)
+    return turn._replace(bodies=bodies, head=head)
 
 
 def _batch(entries: list[Entry]) -> Batch:

@@ -4,7 +4,6 @@ import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -247,7 +246,7 @@ class TestAway:
     async def test_a_real_store_refuses_one_and_takes_the_rest(self, store: SqlStore) -> None:
         journal = Journal(store)
         journal.turn(turn_of(["a"], conversation="good"))
-        journal.turn(replace(turn_of(["b"], conversation="bad"), message_count=10**30))
+        journal.turn(turn_of(["b"], conversation="bad")._replace(message_count=10**30))
         await journal.flush()
         assert [one.id for one in await store.conversations(TENANT)] == ["good"]
         assert journal.dropped == 1
@@ -294,7 +293,7 @@ class TestWhatIsKept:
         body = json.dumps({"role": "user", "content": [part]}).encode()
         for images, text in ((False, "one"), (True, "two")):
             turn = turn_of([text], conversation=text, head=b"[" + body + b"]")
-            turn = replace(turn, bodies=[body])
+            turn = turn._replace(bodies=[body])
             journal = Journal(store, images=images)
             journal.turn(turn)
             await journal.flush()
@@ -312,7 +311,7 @@ class TestWhatIsKept:
         journal = Journal(fake)
         turn = turn_of(["a"])
         (body,) = turn.bodies or ()
-        journal.turn(replace(turn, bodies=[memoryview(body)]))  # type: ignore[list-item]
+        journal.turn(turn._replace(bodies=[memoryview(body)]))  # type: ignore[list-item]
         await journal.flush()
         (stored,) = fake.batches[0].turns
         assert [type(each) for each in stored.bodies or ()] == [bytes]

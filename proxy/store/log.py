@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 LOG_LOCK = "log"
 CONTENT_SECRET = "contents"
-STAMPS = 65_536  # some 300 bytes each
+STAMPS = 32_768  # some 330 bytes each
 IN_LIST = 5_000
 OFF_LOOP_BYTES = 256 * 1024  # more than this is hashed and copied in a thread
 

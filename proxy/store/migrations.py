@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from sqlalchemy import (
     Column,
+    ColumnElement,
     Double,
     Index,
     Integer,
@@ -19,6 +20,8 @@ from sqlalchemy import (
     insert,
     literal,
     select,
+    true,
+    tuple_,
 )
 
 from proxy.core.errors import StoreUnavailable
@@ -46,6 +49,8 @@ from proxy.store.schema import (
 from proxy.store.segments import FINGERPRINT_BYTES, pack_sizes
 
 MIGRATION_LOCK = 0x7469646567617465  # "tidegate": one worker migrates, the others wait
+
+CARRIED_ROWS = 20_000  # by one statement, to which PostgreSQL has ten seconds
 
 # Until m005: a row for each message, `content` empty where its text was not kept; and where the
 # requests of each conversation ended.
@@ -119,29 +124,35 @@ async def m004_by_hand(connection: AsyncConnection) -> None:
 
 @migration
 async def m005_segments(connection: AsyncConnection) -> None:
-    """Runs of messages in place of single ones: each message becomes a run of one."""
+    """Runs of messages in place of single ones: each message becomes a run of one, which belongs
+    to a conversation whose request ended with it."""
     await _create(connection, segments, refs)
-    path = select(turns.c.tenant, turns.c.conversation, turns.c.fingerprint).cte(
-        "path", recursive=True
+    place = nodes.c.tenant, nodes.c.fingerprint
+    after: tuple[str, bytes] | None = None
+    while True:
+        left = true() if after is None else tuple_(*place) > after
+        ordered = select(*place).where(left).order_by(*place)
+        row = (await connection.execute(ordered.offset(CARRIED_ROWS - 1).limit(1))).first()
+        last = None if row is None else (row.tenant, row.fingerprint)
+        await _carry_over(connection, left if last is None else left & (tuple_(*place) <= last))
+        if last is None:
+            break
+        after = last
+    await connection.run_sync(lambda sync: _former.drop_all(sync))
+
+
+async def _carry_over(connection: AsyncConnection, some: ColumnElement[bool]) -> None:
+    """Some of the nodes become segments, and their contents are referred to by them."""
+    owner = (
+        select(func.min(turns.c.conversation))
+        .where(turns.c.tenant == nodes.c.tenant, turns.c.fingerprint == nodes.c.fingerprint)
+        .scalar_subquery()
     )
-    path = path.union(
-        select(path.c.tenant, path.c.conversation, nodes.c.parent).where(
-            nodes.c.tenant == path.c.tenant,
-            nodes.c.fingerprint == path.c.fingerprint,
-            nodes.c.position > 0,
-        )
-    )
-    owners = (
-        select(path.c.tenant, path.c.fingerprint, func.min(path.c.conversation).label("name"))
-        .group_by(path.c.tenant, path.c.fingerprint)
-        .subquery("owners")
-    )
-    of_node = (owners.c.tenant == nodes.c.tenant) & (owners.c.fingerprint == nodes.c.fingerprint)
     kept = nodes.c.content != b""
     nothing = literal(None, LargeBinary())
     runs = select(
         nodes.c.tenant,
-        func.coalesce(owners.c.name, ""),
+        func.coalesce(owner, ""),
         nodes.c.position,
         literal(1),
         nodes.c.fingerprint,
@@ -152,12 +163,11 @@ async def m005_segments(connection: AsyncConnection) -> None:
         case((kept, literal(pack_sizes([0]), LargeBinary())), else_=nothing),
         nodes.c.content,
         case((kept, literal(b"", LargeBinary())), else_=nothing),
-    ).outerjoin_from(nodes, owners, of_node)
+    ).where(some)
     columns = [column.name for column in segments.columns if column.name != "seq"]
     await connection.execute(insert(segments).from_select(columns, runs))
-    references = select(nodes.c.tenant, nodes.c.content, nodes.c.fingerprint).where(kept)
+    references = select(nodes.c.tenant, nodes.c.content, nodes.c.fingerprint).where(some, kept)
     await connection.execute(insert(refs).from_select(list(refs.columns.keys()), references))
-    await connection.run_sync(lambda sync: _former.drop_all(sync))
 
 
 async def migrate(connection: AsyncConnection) -> None:

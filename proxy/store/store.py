@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from random import getrandbits
 from time import time_ns
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from proxy.core.errors import InvalidRequest, StoreUnavailable
@@ -71,8 +72,7 @@ class Event:
     order: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(NamedTuple):
     """One chat request as the log keeps it.
 
     It brings the messages from position `start` on, those that the store may not have yet: the
@@ -96,8 +96,8 @@ class Turn:
     bodies: Sequence[bytes] | None = None
     head: bytes | None = None
     tools: bytes | None = None
-    labels: Mapping[str, str] = field(default_factory=dict)
-    gauge: Mapping[str, Any] = field(default_factory=dict)
+    labels: Mapping[str, str] = MappingProxyType({})
+    gauge: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)

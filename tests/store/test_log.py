@@ -40,7 +40,7 @@ class TestHistory:
             '{"role":"user","content":"日本語 \u2028"}'.encode(),
         ]
         chain = chain_of([str(number) for number in range(4)])
-        turn = replace(turn_of(["0", "1", "2", "3"]), bodies=bodies)
+        turn = turn_of(["0", "1", "2", "3"])._replace(bodies=bodies)
         await store.write(Batch(turns=[turn]))
         kept = await another_store().history(TENANT, chain[-1])
         assert kept == tuple(bodies)
@@ -183,7 +183,7 @@ class TestConversation:
     async def test_it_is_what_its_last_request_was(self, store: SqlStore) -> None:
         first = turn_of(TEXTS[:2], time=10.0, labels={"session": "s"}, gauge={"tokens": 5})
         await store.write(Batch(turns=[first]))
-        last = replace(turn_of(TEXTS[:4], time=20.0), model="model-2", gauge={"tokens": 9})
+        last = turn_of(TEXTS[:4], time=20.0)._replace(model="model-2", gauge={"tokens": 9})
         await store.write(Batch(turns=[last]))
         found = await store.conversation(TENANT, "conversation-1")
         assert found is not None
@@ -226,7 +226,7 @@ class TestEvents:
         assert found.data == {"nan": None, "one": 1.5}
 
     async def test_a_batch_that_fails_leaves_nothing(self, store: SqlStore) -> None:
-        bad = replace(turn_of(["other"]), message_count=10**30)
+        bad = turn_of(["other"])._replace(message_count=10**30)
         with pytest.raises(StoreUnavailable):
             await store.write(Batch(events=[event_of()], turns=[turn_of(TEXTS), bad]))
         assert (await store.counts(None)).messages == 0

@@ -182,7 +182,7 @@ class TestSegments:
     async def grown(
         self, store_url: str, another_store: OpenStore, monkeypatch: pytest.MonkeyPatch
     ) -> SqlStore:
-        """A store that held histories when it was brought to segments."""
+        """A store that held histories when it was brought to segments, three messages at a time."""
         monkeypatch.setattr(migrations, "MIGRATIONS", MIGRATIONS[:4])
         before = SqlStore(store_url)
         await before.open()
@@ -195,7 +195,10 @@ class TestSegments:
         await before._database.write(fill)
         await before.close()
         monkeypatch.undo()
-        return another_store()
+        monkeypatch.setattr(migrations, "CARRIED_ROWS", 3)
+        after = another_store()
+        await after.open()
+        return after
 
     async def test_histories_are_carried_over(self, grown: SqlStore) -> None:
         for texts in (TEXTS, FORK, TEXTS[:1]):
