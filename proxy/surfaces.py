@@ -92,7 +92,8 @@ class Surfaces:
             reading = Reading(history, raw, size_bytes, pairing, meanings, chain, surface)
         else:
             known, alike = found
-            if alike and history[alike - 1] is not known.history[alike - 1]:
+            # The last one may be the same object where an earlier one is not.
+            if alike:
                 history = known.history[:alike] + history[alike:]
                 raw = known.raw[:alike] + raw[alike:]
                 request = replace(

@@ -7,17 +7,20 @@ from typing import Any
 
 import pytest
 
+from proxy.beginnings import Beginnings
 from proxy.core.errors import StoreUnavailable
 from proxy.core.fingerprints import meaning
 from proxy.core.messages import Message
 from proxy.core.replacements import NewReplacement, ReplacementKind
 from proxy.core.surface import Surface, fold
+from proxy.model_rules import ModelRules
 from proxy.store.sql import SqlStore
 from proxy.surfaces import Surfaces
+from proxy.turn import Turn
 from tests.fake_provider import completion
 from tests.proxied import JsonObject, assistant, system, talk, text_of_tokens, user, walking
 from tests.strategies import PIXEL
-from tests.turns import Bench, bench, caller, summary_until
+from tests.turns import BUDGET, Bench, bench, caller, chat, summary_until
 
 
 def picture(url: str = PIXEL) -> JsonObject:
@@ -209,6 +212,35 @@ class TestImages:
             assert [image.position for image in left] == [0]
             await made.stored(await made.turn(messages), summary_until(turn, 2))
             assert made.surfaces.images(await made.turn(messages)) == ()
+
+
+async def test_images_are_found_when_the_reader_remembers_another_copy_of_the_history(
+    tmp_path: Path,
+) -> None:
+    """A new head makes the body be read whole; what is read on from that has its messages."""
+    pictured = [user([{"type": "text", "text": "Look."}, picture()])]
+    first = [*pictured, *talk(6, 300)]
+    second = [*first, assistant("one"), user("two")]
+    third = [*second, assistant("three"), user("four")]
+    beginnings = Beginnings()
+
+    async with bench(tmp_path) as made:
+
+        async def opened(head: str, history: Sequence[JsonObject]) -> Turn:
+            body = chat([system(head), *history]).body
+            request = await beginnings.read("a", body, "")
+            assert request is not None
+            rules = ModelRules(budget=BUDGET)
+            return await made.surfaces.open(request, caller("a"), rules)
+
+        await opened("Monday.", first)
+        await opened("Tuesday.", second)
+        turn = await opened("Tuesday.", third)
+        assert [image.position for image in made.surfaces.images(turn)] == [0]
+        assert all(
+            item.message is message
+            for item, message in zip(turn.surface.items, turn.request.history, strict=True)
+        )
 
 
 def test_r006_the_size_is_that_of_this_request_whatever_was_reported_before() -> None:
