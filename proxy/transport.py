@@ -89,9 +89,12 @@ class ReplyStream:
 
     async def read(self) -> bytes:
         """The bytes at hand, or those that come next; empty at the end."""
-        if self._protocol is not None:
+        protocol = self._protocol
+        if protocol is not None:
+            if not self._content.is_eof():
+                protocol.start_timeout()  # in place of the one that ran for the first byte
             chunk = await self._content.readany()
-            self._time_gaps(self._protocol)
+            self._time_gaps(protocol)
             return chunk
         self._waiting_since = self._loop.time()
         try:
@@ -115,9 +118,12 @@ class ReplyStream:
     def _time_gaps(self, protocol: ResponseHandler) -> None:
         """From the first bytes on the gaps are timed here: aiohttp makes a timer for each packet,
         this makes one for all, which looks again when a gap could have become too long."""
-        protocol.read_timeout = None
         self._protocol = None
-        if self._between_seconds and not self._content.is_eof():
+        protocol.read_timeout = None
+        if self._content.is_eof():
+            return
+        protocol.start_timeout()  # which ends the one that runs
+        if self._between_seconds:
             self._next_look = self._loop.call_later(self._between_seconds, self._look)
 
     def _look(self) -> None:

@@ -268,6 +268,20 @@ class TestReplies:
             response = await transport.send(request(provider.url))
             assert await read(response) == b"x" * 8
 
+    @pytest.mark.parametrize("beginning", [b"", b"x"], ids=["headers alone", "with a byte"])
+    async def test_the_limit_of_the_first_byte_is_over_with_the_headers(
+        self, beginning: bytes
+    ) -> None:
+        def handler(connection: RawConnection) -> None:
+            connection.read_head()
+            connection.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n" + beginning)
+            threading.Event().wait(0.5)
+            connection.send(b"xy"[len(beginning) :])
+
+        limits = Timeouts(first_byte_seconds=0.2, between_bytes_seconds=5)
+        async with RawProvider(handler) as provider, limited(limits) as transport:
+            assert await read(await transport.send(request(provider.url))) == b"xy"
+
     async def test_while_nobody_reads_no_gap_is_counted(self) -> None:
         def handler(connection: RawConnection) -> None:
             connection.read_head()
