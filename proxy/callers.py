@@ -14,6 +14,7 @@ from proxy.codings import codings_of
 from proxy.core.errors import InvalidRequest
 from proxy.relay import CHAT_PATH_ENDING, Caller, RelayRules, Upstream, read_caller
 from proxy.tenants import Headers, identify
+from proxy.wire import MAX_MODEL_CHARS
 
 HEADS_REMEMBERED = 256
 MAX_REMEMBERED_BYTES = 8 * 1024  # of one head; longer ones are read each time
@@ -102,4 +103,5 @@ class Callers:
 
 def _deployment(path: bytes) -> str:
     _, found, rest = path.partition(b"/deployments/")
-    return rest.partition(b"/")[0].decode("latin-1") if found else ""
+    name = rest.partition(b"/")[0]
+    return name.decode("latin-1") if found and len(name) <= MAX_MODEL_CHARS else ""

@@ -11,7 +11,11 @@ from proxy.metrics import Metrics
 from proxy.recent import alike
 from proxy.turn import Turn
 
-CONVERSATIONS_REMEMBERED = 2048
+MESSAGES_REMEMBERED = 1_000_000
+"""16 bytes each."""
+
+CONVERSATION_MESSAGES = 500
+"""What a conversation weighs beside its messages: no more than 2,000 are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +36,9 @@ class PrefixShares:
     def __init__(self, metrics: Metrics) -> None:
         """Remembers one request for each conversation, as hashes and sizes."""
         self._metrics = metrics
-        self._before: MutableMapping[tuple[str, str], _Sent] = LRUCache(CONVERSATIONS_REMEMBERED)
+        self._before: MutableMapping[tuple[str, str], _Sent] = LRUCache(
+            MESSAGES_REMEMBERED, getsizeof=lambda sent: CONVERSATION_MESSAGES + len(sent.hashes)
+        )
 
     def observe(self, turn: Turn) -> float | None:
         """The share, by bytes, of the previous request's messages that this one starts with."""
@@ -41,16 +47,24 @@ class PrefixShares:
         key = (turn.scope.tenant, turn.conversation)
         before = self._before.get(key)
         if before is not None and _grew_from(before, turn):
-            self._before[key] = _sent(turn, before)
+            self._keep(key, _sent(turn, before))
             share = 1.0
         else:
-            now = self._before[key] = _sent(turn)
+            now = _sent(turn)
+            self._keep(key, now)
             if before is None or not before.hashes:
                 return None
             kept = sum(before.sizes[: alike(before.hashes, now.hashes)])
             share = kept / max(before.size_bytes, 1)
         self._metrics.observe("tidegate_prefix_share", share)
         return share
+
+    def _keep(self, key: tuple[str, str], sent: _Sent) -> None:
+        """In place of the request before; one that all the others would have to go for, not."""
+        if len(sent.hashes) > MESSAGES_REMEMBERED // 4:
+            self._before.pop(key, None)
+        else:
+            self._before[key] = sent
 
 
 def _grew_from(before: _Sent, turn: Turn) -> bool:

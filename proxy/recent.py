@@ -25,6 +25,10 @@ LEAST_MESSAGES = 8
 """Shorter histories, and beginnings, are worked out as quickly as they are found."""
 
 
+MODELS_COUNTED = 8
+"""For so many models, which a client may name as it likes, the counts of a history are kept."""
+
+
 class Folded(NamedTuple):
     """A history with its replacements, and the bytes of each item of that surface."""
 
@@ -58,6 +62,13 @@ class Reading(msgspec.Struct, frozen=True):
     def counts_of_first(self, messages: int) -> dict[str, tuple[int, ...]]:
         """The counts that hold for a history which begins with so many of these messages."""
         return {model: tokens[:messages] for model, tokens in self.counts.items()}
+
+    def keep_counts(self, model: str, tokens: tuple[int, ...]) -> None:
+        """In place of the model's earlier ones, or of those that were kept longest ago."""
+        self.counts.pop(model, None)
+        if len(self.counts) >= MODELS_COUNTED:
+            del self.counts[next(iter(self.counts))]
+        self.counts[model] = tokens
 
 
 class Recent:

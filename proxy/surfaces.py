@@ -211,7 +211,7 @@ class Surfaces:
             return known
         new = zip(reading.raw[len(known) :], reading.history[len(known) :], strict=True)
         counts = known + await self._meter.count_messages(tuple(new), model)
-        reading.counts[model] = counts
+        reading.keep_counts(model, counts)
         return counts
 
     async def _item_counts(self, turn: Turn, history: tuple[int, ...]) -> tuple[int, ...]:

@@ -26,6 +26,9 @@ class _Named(msgspec.Struct):
 
 _NAMED = msgspec.json.Decoder(_Named)
 
+MAX_MODEL_CHARS = 1000
+"""A longer name is none: much is remembered by model, and clients choose the names. Chosen."""
+
 # What was read is walked again by recursion (hashed, encoded) from deeper in the stack than here.
 SPARE_FRAMES = 150
 # Counting the brackets of a larger body takes longer than the frames do.
@@ -130,7 +133,7 @@ def decode(raw: bytes) -> Any:
 
 
 def model_named(body: bytes) -> str | None:
-    """The `model` of any JSON request, None where it names none."""
+    """The `model` of any JSON request, None where it names none, or one too long to be any."""
     try:
         model = _NAMED.decode(body).model
     except (msgspec.DecodeError, ValueError, RecursionError):
@@ -139,7 +142,7 @@ def model_named(body: bytes) -> str | None:
         except (ValueError, RecursionError):
             return None
         model = read.get("model") if isinstance(read, dict) else None
-    return model if isinstance(model, str) and model else None
+    return model if isinstance(model, str) and 0 < len(model) <= MAX_MODEL_CHARS else None
 
 
 def _read_leniently(body: bytes, default_model: str) -> ChatRequest | None:
@@ -175,7 +178,7 @@ def _request(
         return None
     model = params.get("model")
     model = default_model if model is None else model
-    if not isinstance(model, str):
+    if not isinstance(model, str) or len(model := model or default_model) > MAX_MODEL_CHARS:
         return None
     return ChatRequest(
         body=body,
@@ -184,7 +187,7 @@ def _request(
         messages=parsed,
         raw_messages=raw,
         head_length=head_length(parsed),
-        model=model or default_model,
+        model=model,
         stream=params.get("stream") is True,
         has_media=any(map(has_media, parsed)),
         has_commands=any(map(command_in, parsed)),

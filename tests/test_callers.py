@@ -11,6 +11,7 @@ from proxy.callers import HEADS_REMEMBERED, MAX_REMEMBERED_BYTES, Callers, Head
 from proxy.core.errors import InvalidRequest
 from proxy.relay import RelayRules, Upstream, provider_request, streamed_request
 from proxy.tenants import Tenancy, Unauthorized
+from proxy.wire import MAX_MODEL_CHARS
 
 UPSTREAM = Upstream("default", "https://h/v1")
 CHAT = b"/v1/chat/completions"
@@ -149,6 +150,12 @@ class TestWhatItSays:
         assert not head.waits
         assert head.codings == ()
         assert head.deployment == "gpt"
+
+    def test_no_deployment_has_a_name_that_is_too_long_for_a_model(self) -> None:
+        for chars, named in ((MAX_MODEL_CHARS, MAX_MODEL_CHARS), (MAX_MODEL_CHARS + 1, 0)):
+            path = b"/openai/deployments/" + b"g" * chars + b"/chat/completions"
+            head, _ = read(heads(), [], path=path)
+            assert head.deployment == "g" * named
 
     @pytest.mark.parametrize("method", ["CONNECT", "TRACE"])
     def test_methods_that_are_not_relayed(self, method: str) -> None:

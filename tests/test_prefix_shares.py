@@ -3,6 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from proxy import prefix_shares
 from proxy.metrics import Metrics
 from proxy.prefix_shares import PrefixShares
 from proxy.turn import Turn
@@ -51,6 +54,24 @@ async def test_what_follows_the_first_difference_is_lost(tmp_path: Path) -> None
         shares.observe(await priced(parts, "one", "two"))
         assert shares.observe(await priced(parts, "one", "six")) == 0.5
     assert b"tidegate_prefix_share_count 1.0" in metrics.exposition()
+
+
+async def test_what_is_remembered_is_bounded_in_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefix_shares, "MESSAGES_REMEMBERED", 12)
+    monkeypatch.setattr(prefix_shares, "CONVERSATION_MESSAGES", 1)
+    shares = PrefixShares(Metrics())
+    async with bench(tmp_path) as parts:
+        turn = await priced(parts, "one", "two", "three")
+        names = [str(n) for n in range(6)]
+        for name in names:
+            shares.observe(turn.having(conversation=name))
+        again = [turn.having(conversation=name) for name in reversed(names)]
+        assert [shares.observe(turn) for turn in again] == [1.0] * 3 + [None] * 3
+        larger = (await priced(parts, "one", "two", "three", "four")).having(conversation="0")
+        assert shares.observe(larger) == 1.0
+        assert shares.observe(larger) is None
 
 
 async def test_a_request_that_was_not_counted_is_not_compared(tmp_path: Path) -> None:

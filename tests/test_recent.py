@@ -13,7 +13,7 @@ from proxy.core.messages import Message
 from proxy.core.ranges import Pairing
 from proxy.core.surface import Surface, fold
 from proxy.meter import Meter
-from proxy.recent import LEAST_MESSAGES, Reading, Recent
+from proxy.recent import LEAST_MESSAGES, MODELS_COUNTED, Reading, Recent
 from proxy.surfaces import Surfaces
 from proxy.wire import read_chat
 from tests.store.samples import SCOPE
@@ -95,5 +95,15 @@ def test_it_is_bounded_in_bytes() -> None:
 
 def test_counts_hold_for_what_is_alike_alone() -> None:
     reading = reading_of(raw_of(*"abcdefghij"))
-    reading.counts["m"] = (1, 2, 3, 4)
+    reading.keep_counts("m", (1, 2, 3, 4))
     assert reading.counts_of_first(3) == {"m": (1, 2, 3)}
+
+
+def test_however_many_models_are_named_the_counts_of_the_last_few_are_kept() -> None:
+    reading = reading_of(raw_of(*"abcdefghij"))
+    names = [f"model {n}" for n in range(3 * MODELS_COUNTED)]
+    for name in names:
+        reading.keep_counts("usual", (1,))
+        reading.keep_counts(name, (1,))
+        reading.keep_counts(name, (1, 2))
+    assert reading.counts == {"usual": (1,)} | dict.fromkeys(names[1 - MODELS_COUNTED :], (1, 2))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from proxy.core.fingerprints import meaning
 from proxy.wire import (
+    MAX_MODEL_CHARS,
     ChatRequest,
     asking_for_usage,
     encode,
@@ -235,6 +236,18 @@ def test_the_model_may_come_from_the_path() -> None:
         assert request.model == "deployment"
         assert request.body == body
     assert read(b'{"messages":[{}]}').model == ""
+
+
+@pytest.mark.parametrize("chars", [MAX_MODEL_CHARS, MAX_MODEL_CHARS + 1])
+def test_a_name_that_is_too_long_is_no_models(chars: int) -> None:
+    """Whatever is remembered by model stays small."""
+    name, fits = "m" * chars, chars <= MAX_MODEL_CHARS
+    body = b'{"model":"%s","messages":[{}]}' % name.encode()
+    lenient = body.replace(b"{}", b'{"x":"\\ud83d"}')
+    assert (read_chat(body) is not None) is fits
+    assert (read_chat(lenient) is not None) is fits
+    assert (read_chat(b'{"messages":[{}]}', default_model=name) is not None) is fits
+    assert model_named(body) == model_named(lenient) == (name if fits else None)
 
 
 def test_only_true_asks_for_a_stream() -> None:

@@ -11,7 +11,7 @@ from sqlalchemy import bindparam, delete, exists, func, select, update
 
 from proxy.core.generations import Revocation
 from proxy.store.async_engine import AsyncConnection
-from proxy.store.database import Database
+from proxy.store.database import IN_LIST, Database, in_parts
 from proxy.store.schema import (
     DatabaseNow,
     answers,
@@ -23,7 +23,6 @@ from proxy.store.schema import (
 
 NEWS_SECONDS = 2.0  # how late another worker may learn of a compaction for later
 ANSWERS_REMEMBERED = 100_000
-IN_LIST = 8_000  # SQLite takes 32,766 parameters, PostgreSQL 32,767
 
 _NEWEST_ORDER = select(func.coalesce(func.max(replacements.c.seq), 0)).scalar_subquery()
 _REVOKED = select(revocations).where(
@@ -57,9 +56,7 @@ async def note_revocation(
 
 async def drop_revocations(connection: AsyncConnection, ids: Collection[str]) -> None:
     """In the transaction that deletes these replacements, or after it."""
-    listed = sorted(ids)
-    for first in range(0, len(listed), IN_LIST):
-        part = listed[first : first + IN_LIST]
+    for part in in_parts(sorted(ids), IN_LIST):
         await connection.execute(delete(revocations).where(revocations.c.replacement.in_(part)))
 
 
@@ -69,9 +66,7 @@ class ByHandRows:
     def __init__(self, database: Database) -> None:
         """Nothing is read yet."""
         self._database = database
-        self._scheduled_changes = (
-            0  # grows with every change of ours, so that a slow read is not kept
-        )
+        self._scheduled_changes = 0  # grows with each of ours, so that a slow read is not kept
         self._due: frozenset[tuple[str, str]] | None = None  # None: to be asked for
         self._due_until = 0.0
         self._answers: LRUCache[tuple[str, bytes], bool] = LRUCache(ANSWERS_REMEMBERED)
@@ -82,9 +77,8 @@ class ByHandRows:
 
         async def work(connection: AsyncConnection) -> Mapping[str, Revocation]:
             found: dict[str, Revocation] = {}
-            for first in range(0, len(listed), IN_LIST):
-                parameters = {"tenant": tenant, "ids": listed[first : first + IN_LIST]}
-                for row in await connection.execute(_REVOKED, parameters):
+            for part in in_parts(listed, IN_LIST):
+                for row in await connection.execute(_REVOKED, {"tenant": tenant, "ids": part}):
                     found[row.replacement] = Revocation(row.replacement, row.seq, row.after_order)
             return found
 
@@ -115,9 +109,9 @@ class ByHandRows:
 
         async def work(connection: AsyncConnection) -> frozenset[bytes]:
             found: set[bytes] = set()
-            for first in range(0, len(unknown), IN_LIST):
-                parameters = {"tenant": tenant, "digests": unknown[first : first + IN_LIST]}
-                found.update((await connection.execute(_KNOWN, parameters)).scalars())
+            for part in in_parts(unknown, IN_LIST):
+                answer = await connection.execute(_KNOWN, {"tenant": tenant, "digests": part})
+                found.update(answer.scalars())
             return frozenset(found)
 
         found = await self._database.read(work)

@@ -4,32 +4,23 @@ A content goes with the last segment, head or tools that refers to it. Whoever w
 them holds the log's lock alone.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from sqlalchemy import bindparam, delete, select
 
 from proxy.store.async_engine import AsyncConnection
-from proxy.store.database import AnyRow, Database
+from proxy.store.database import IN_LIST, AnyRow, Database, in_parts
 from proxy.store.rows import Rows
 from proxy.store.schema import contents, extras, refs
 from proxy.store.segments import in_sixteens
 
-T = TypeVar("T")
-
-IN_LIST = 5_000
 ASK_OVER_BYTES = 64 * 1024
 
 STORED_CONTENTS = select(contents.c.key, contents.c.body).where(
     contents.c.tenant == bindparam("tenant"), contents.c.key.in_(bindparam("keys", expanding=True))
 )
 _STORED_KEYS = STORED_CONTENTS.with_only_columns(contents.c.key)
-
-
-def in_parts(values: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    """The values in order, at most `size` at a time."""
-    for first in range(0, len(values), size):
-        yield values[first : first + size]
 
 
 class ContentRows:

@@ -11,7 +11,7 @@ import logging
 import sqlite3
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -53,6 +53,7 @@ AnyRow = Row[*tuple[Any, ...]]
 # SQLite every writer) fails at once: a chat has several things to write and waits for one at most.
 PAUSE_SECONDS = 1.0
 RETRY_OPEN_SECONDS = 0.05
+IN_LIST = 5_000  # values in one statement: SQLite takes 32,766 parameters, PostgreSQL 32,767
 VACUUM_PAGES = 10_000  # of 4 KiB at a time: writers wait meanwhile
 
 _FOREIGN: tuple[type[BaseException], ...] = (
@@ -167,11 +168,6 @@ class Database:
         """
         if self.postgresql:
             await connection.execute(select(func.pg_advisory_xact_lock(_lock_number(parts))))
-
-    async def lock_shared(self, connection: AsyncConnection, *parts: str | bytes) -> None:
-        """As `lock`, together with others who hold it shared."""
-        if self.postgresql:
-            await connection.execute(select(func.pg_advisory_xact_lock_shared(_lock_number(parts))))
 
     def insert(self, table: Table) -> "postgresql.Insert":
         """An insert that knows ON CONFLICT, which the two dialects spell alike."""
@@ -294,6 +290,12 @@ class Database:
                 if not _is_locked(error) or time.monotonic() > deadline:
                     raise
             await asyncio.sleep(RETRY_OPEN_SECONDS)
+
+
+def in_parts(values: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """The values in order, at most `size` at a time."""
+    for first in range(0, len(values), size):
+        yield values[first : first + size]
 
 
 def foreign_errors(*others: type[BaseException]) -> tuple[type[BaseException], ...]:

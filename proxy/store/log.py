@@ -18,8 +18,8 @@ from sqlalchemy import bindparam, delete, select, update
 
 from proxy.core.newest import Newest
 from proxy.store.async_engine import AsyncConnection
-from proxy.store.contents import ContentRows, drop_references, drop_unreferenced, in_parts
-from proxy.store.database import Database
+from proxy.store.contents import ContentRows, drop_references, drop_unreferenced
+from proxy.store.database import IN_LIST, Database, in_parts
 from proxy.store.replacements import ReplacementRows
 from proxy.store.rows import Lookup, Rows
 from proxy.store.schema import Name, conversations, events, extras, segments
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 LOG_LOCK = "log"
 CONTENT_SECRET = "contents"
 STAMPS = 32_768  # some 330 bytes each
-IN_LIST = 5_000
 OFF_LOOP_BYTES = 256 * 1024  # more than this is hashed and copied in a thread
 
 _STORED_ENDS = Lookup(

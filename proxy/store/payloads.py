@@ -10,11 +10,10 @@ from sqlalchemy import bindparam, select
 
 from proxy.core.replacements import Replacement
 from proxy.store.async_engine import AsyncConnection
-from proxy.store.database import Database
+from proxy.store.database import IN_LIST, Database, in_parts
 from proxy.store.schema import replacements
 
 CACHE_BYTES = 64 * 1024 * 1024
-IN_LIST = 8_000  # SQLite takes 32,766 parameters, PostgreSQL 32,767
 
 _PAYLOADS = select(replacements.c.id, replacements.c.payload).where(
     replacements.c.id.in_(bindparam("ids", expanding=True))
@@ -50,8 +49,11 @@ class Payloads:
         missing = [row.id for row in rows if row.id not in self._cached]
 
         async def work(connection: AsyncConnection) -> dict[str, str]:
-            answer = await connection.execute(_PAYLOADS, {"ids": missing[:IN_LIST]})
-            return {row.id: row.payload for row in answer}
+            found: dict[str, str] = {}
+            for part in in_parts(missing, IN_LIST):
+                answer = await connection.execute(_PAYLOADS, {"ids": part})
+                found.update((row.id, row.payload) for row in answer)
+            return found
 
         fetched: dict[str, Mapping[str, Any]] = {}
         for id, text in (await self._database.read(work)).items():

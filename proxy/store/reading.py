@@ -7,8 +7,8 @@ from typing import Any
 from sqlalchemy import CTE, ColumnElement, Select, bindparam, func, literal, select, tuple_
 
 from proxy.store.async_engine import AsyncConnection
-from proxy.store.contents import IN_LIST, STORED_CONTENTS, in_parts
-from proxy.store.database import AnyRow, Database
+from proxy.store.contents import STORED_CONTENTS
+from proxy.store.database import IN_LIST, AnyRow, Database, in_parts
 from proxy.store.schema import Name, contents, conversations, events, replacements, segments
 from proxy.store.segments import INLINE_BYTES, KEY_BYTES, in_sixteens, unpacked
 from proxy.store.store import Conversation, Counts, Event, EventKind, read_cursor

@@ -17,7 +17,7 @@ from proxy.core.errors import HistoryChanged, LeaseLost
 from proxy.core.replacements import NewReplacement, Replacement, ReplacementKind, Scope
 from proxy.store.async_engine import AsyncConnection
 from proxy.store.by_hand import note_revocation
-from proxy.store.database import AnyRow, Database
+from proxy.store.database import IN_LIST, AnyRow, Database, in_parts
 from proxy.store.leases import lease_is_ours
 from proxy.store.payloads import Payloads
 from proxy.store.roots import Roots
@@ -26,7 +26,6 @@ from proxy.store.store import Lease, Recorded
 
 REMEMBERED_ROWS = 200_000  # some 300 bytes each
 CROWDED_ROWS = 500  # more than this under one root (chats that begin alike): look up by the chain
-IN_LIST = 8_000  # SQLite takes 32,766 parameters, PostgreSQL 32,767
 TOUCH_SECONDS = 3600.0  # often enough for a retention that counts in days
 TOUCHED_IDS = 200_000
 
@@ -275,8 +274,7 @@ class ReplacementRows:
     ) -> tuple[Replacement, ...]:
         fingerprints = list(chain)
         rows: list[Replacement] = []
-        for first in range(0, len(fingerprints), IN_LIST):
-            part = fingerprints[first : first + IN_LIST]
+        for part in in_parts(fingerprints, IN_LIST):
             answer = await connection.execute(
                 _IN_CHAIN, {**_root_parameters(scope, root), "chain": part}
             )
@@ -372,10 +370,6 @@ async def _insert(
 
 
 async def _touch(connection: AsyncConnection, ids: Collection[str]) -> None:
-    listed = sorted(ids)
-    for first in range(0, len(listed), IN_LIST):
-        await connection.execute(
-            update(replacements)
-            .where(replacements.c.id.in_(listed[first : first + IN_LIST]))
-            .values(used_at=DatabaseNow())
-        )
+    for part in in_parts(sorted(ids), IN_LIST):
+        statement = update(replacements).where(replacements.c.id.in_(part))
+        await connection.execute(statement.values(used_at=DatabaseNow()))

@@ -1,7 +1,7 @@
 """Taking away: what is too old, what is too much, and what somebody wants forgotten.
 
-Deleting holds the log's lock
-alone, in short transactions, so that no writer refers to what is about to go.
+Deleting holds the log's lock alone, in short transactions, so that no writer refers to what is
+about to go.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -27,8 +27,8 @@ from sqlalchemy import (
 
 from proxy.store.async_engine import AsyncConnection
 from proxy.store.by_hand import drop_revocations
-from proxy.store.contents import IN_LIST, drop_references, drop_unreferenced, in_parts
-from proxy.store.database import AnyRow, Database
+from proxy.store.contents import drop_references, drop_unreferenced
+from proxy.store.database import IN_LIST, AnyRow, Database, in_parts
 from proxy.store.log import LOG_LOCK
 from proxy.store.reading import path_to
 from proxy.store.replacements import ReplacementRows

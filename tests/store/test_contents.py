@@ -7,7 +7,7 @@ from sqlalchemy import delete, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from proxy.store import contents as module
-from proxy.store.contents import ContentRows, drop_references, drop_unreferenced, in_parts
+from proxy.store.contents import ContentRows, drop_references, drop_unreferenced
 from proxy.store.database import Database
 from proxy.store.migrations import migrate
 from proxy.store.schema import contents, extras, refs, segments
@@ -99,8 +99,3 @@ async def test_it_goes_with_the_last_that_refers_to_it(
     assert await database.read(references) == 0
     assert await database.write(lambda connection: drop(connection, ENDS[1])) == []
     assert await kept(database, "other") == BODIES
-
-
-def test_in_parts_keeps_all_in_order() -> None:
-    assert list(in_parts([1, 2, 3, 4, 5], 2)) == [[1, 2], [3, 4], [5]]
-    assert list(in_parts([], 2)) == []

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from proxy.core.errors import StoreUnavailable
 from proxy.store import engines as engines_module
-from proxy.store.database import Database
+from proxy.store.database import Database, in_parts
 from proxy.store.migrations import migrate
 from proxy.store.schema import secrets
 from proxy.store.sql import SqlStore
@@ -239,3 +239,8 @@ def test_a_store_in_sqlite_starts_without_the_driver_of_the_other_database() -> 
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "[]"
+
+
+def test_in_parts_keeps_all_in_order() -> None:
+    assert list(in_parts([1, 2, 3, 4, 5], 2)) == [[1, 2], [3, 4], [5]]
+    assert list(in_parts([], 2)) == []

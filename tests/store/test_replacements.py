@@ -303,7 +303,8 @@ class TestMemory:
         self, store: SqlStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(payloads, "CACHE_BYTES", 0)
-        stored = await commit(store, new_of(CHAIN, 4, text="x" * 1000))
+        monkeypatch.setattr(payloads, "IN_LIST", 2)
+        stored = await commit(store, *(new_of(CHAIN, 4, text="x" * n) for n in range(5)))
         assert store.remembered(SCOPE, ROOT, CHAIN) == ()
         assert await store.replacements(SCOPE, ROOT, CHAIN) == stored
 
