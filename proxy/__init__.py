@@ -5,6 +5,7 @@ A request's way, outside in. Imports point down; every module opens with its law
 cli*, settings*          commands and settings; the only ones that read files and the environment
 app, assembly            the ASGI application, and which parts it is built from
 routes, incoming, relay  the HTTP edge: bytes to a chat or to the relay, a reply's bytes back
+callers, beginnings      what heads and bodies say, known ones from memory; `wire` reads JSON
 own_work, relay_response heartbeats while Tidegate itself works; the answer to the client
 chat_commands            `/compact` in a chat, answered here
 pipeline                 * a chat request's walk, top to bottom; `turn` is the request on its way

@@ -39,7 +39,7 @@ class AnchorBook:
     """Anchors by (scope, fingerprint), and a ratio for each scope."""
 
     def __init__(self, *, anchors_max: int = ANCHORS_MAX, scopes_max: int = SCOPES_MAX) -> None:
-        """Empty: `recall` may bring ratios back that a store has kept."""
+        """Empty: nothing was reported yet."""
         self._anchors: Newest[tuple[Scope, bytes], Anchor] = Newest(anchors_max)
         self._ratios: Newest[Scope, float] = Newest(scopes_max)
         self._warned: MutableMapping[tuple[str, str], bool] = LRUCache(scopes_max)
@@ -47,15 +47,6 @@ class AnchorBook:
     def ratio(self, scope: Scope) -> float:
         """Reported / counted of this scope; 1.0 until something was learned."""
         return self._ratios.get(scope, 1.0)
-
-    def knows_ratio(self, scope: Scope) -> bool:
-        """Whether a ratio was learned or recalled."""
-        return scope in self._ratios
-
-    def recall(self, scope: Scope, ratio: float) -> None:
-        """Take over a ratio learned earlier, unless there is a newer one."""
-        if scope not in self._ratios:
-            self._ratios.put(scope, ratio)
 
     def total(self, sent: Sent) -> int:
         """The size of a request about to be sent."""

@@ -140,11 +140,11 @@ class Beginnings:
         self._least_bytes = least_bytes
         self._size_bytes = 0
         self._sorted: dict[str, list[Earlier]] = {}
-        self._by_use: OrderedDict[Earlier, str] = OrderedDict()
+        self._by_age: OrderedDict[Earlier, str] = OrderedDict()
 
     def __len__(self) -> int:
         """How many bodies are remembered."""
-        return len(self._by_use)
+        return len(self._by_age)
 
     async def read(self, tenant: str, body: bytes, default_model: str) -> ChatRequest | None:
         """What `read_chat` says; what the body begins with may be known."""
@@ -178,20 +178,20 @@ class Beginnings:
     def _keep(
         self, tenant: str, found: Earlier | None, earlier: Earlier | None, alike: int
     ) -> None:
-        """In place of an earlier body that shares most of its messages; the least lately used go,
+        """In place of an earlier body that shares most of its messages; those kept longest ago go,
         too, when there is no room."""
         if found is None or len(found.body) > self._max_bytes // 3:
             return
         if earlier is not None and alike * 2 > len(earlier.ends):
             self._forget(earlier)
         insort(self._sorted.setdefault(tenant, []), found, key=_body_of)
-        self._by_use[found] = tenant
+        self._by_age[found] = tenant
         self._size_bytes += len(found.body)
         while self._size_bytes > self._max_bytes:
-            self._forget(next(iter(self._by_use)))
+            self._forget(next(iter(self._by_age)))
 
     def _forget(self, earlier: Earlier) -> None:
-        tenant = self._by_use.pop(earlier, None)
+        tenant = self._by_age.pop(earlier, None)
         if tenant is None:
             return
         listed = self._sorted[tenant]

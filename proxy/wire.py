@@ -221,29 +221,6 @@ def _between(raw: Iterable[bytes]) -> Iterator[bytes]:
         comma = b","
 
 
-def splice(fields: Mapping[str, bytes], changed: Mapping[str, bytes | None]) -> bytes:
-    """The object with some fields replaced, added, or (None) left out; the others verbatim."""
-    return b"".join(_spliced(fields, changed))
-
-
-def _spliced(
-    fields: Mapping[str, bytes], changed: Mapping[str, bytes | Iterable[bytes] | None]
-) -> Iterator[bytes]:
-    """The pieces of the object; a changed field may itself be given in pieces."""
-    merged: dict[str, bytes | Iterable[bytes] | None] = {**fields, **changed}
-    opening = b"{"
-    for key, raw in merged.items():
-        if raw is None:
-            continue
-        yield opening + encode(key) + b":"
-        if isinstance(raw, bytes):
-            yield raw
-        else:
-            yield from raw
-        opening = b","
-    yield b"{}" if opening == b"{" else b"}"
-
-
 def without_messages(request: ChatRequest, positions: Collection[int]) -> ChatRequest:
     """The request less some messages; the bytes of every other one and of every field stay."""
     kept = [n for n in range(len(request.messages)) if n not in positions]
@@ -279,5 +256,19 @@ def asking_for_usage(request: ChatRequest) -> ChatRequest:
 
 def with_messages(request: ChatRequest, raw_messages: Sequence[bytes]) -> bytes:
     """The request's body with other messages and nothing else changed."""
-    listed = (b"[", *_between(raw_messages), b"]")
-    return b"".join(_spliced(request.fields, {"messages": listed}))
+    return b"".join(_spliced(request.fields, raw_messages))
+
+
+def _spliced(fields: Mapping[str, bytes], raw_messages: Iterable[bytes]) -> Iterator[bytes]:
+    """The pieces of the body; of the fields, `messages` is one, and holds its place."""
+    opening = b"{"
+    for key, raw in fields.items():
+        yield opening + encode(key) + b":"
+        if key == "messages":
+            yield b"["
+            yield from _between(raw_messages)
+            yield b"]"
+        else:
+            yield raw
+        opening = b","
+    yield b"}"

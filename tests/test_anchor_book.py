@@ -118,22 +118,12 @@ class TestRefusals:
     def test_a_number_far_above_our_count_gives_no_ratio(self) -> None:
         book = AnchorBook()
         assert book.learn_from_refusal(sent(3, 4000), 16_000, is_lower_bound=False) is None
-        assert not book.knows_ratio(SCOPE)
+        assert book.ratio(SCOPE) == 1.0
 
     def test_a_number_far_below_our_count_gives_nothing(self) -> None:
         book = AnchorBook()
         assert book.learn_from_refusal(sent(3, 4000), 2000, is_lower_bound=False) is None
         assert book.total(sent(3, 4000)) == 4000
-
-
-def test_a_recalled_ratio_gives_way_to_a_learned_one() -> None:
-    book = AnchorBook()
-    book.recall(SCOPE, 1.5)
-    assert book.knows_ratio(SCOPE)
-    assert book.total(sent(3, 2000)) == 3000
-    book.learn_from_usage(sent(3, 2000), {"prompt_tokens": 2200})
-    book.recall(SCOPE, 1.5)
-    assert book.ratio(SCOPE) == 1.1
 
 
 def test_a_request_without_a_history_teaches_a_ratio_alone() -> None:
@@ -147,8 +137,8 @@ def test_memory_is_bounded() -> None:
     for number in range(5):
         scope = Scope("tenant", "default", str(number))
         book.learn_from_usage(sent(number + 1, 2000, scope=scope), {"prompt_tokens": 2200})
-    known = [book.knows_ratio(Scope("tenant", "default", str(number))) for number in range(5)]
-    assert known == [False, False, False, True, True]
+    ratios = [book.ratio(Scope("tenant", "default", str(number))) for number in range(5)]
+    assert ratios == [1.0, 1.0, 1.0, 1.1, 1.1]
 
 
 def test_an_anchor_is_looked_for_only_so_far_back() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from proxy.beginnings import Beginnings
+from proxy.core.anchors import Sent
 from proxy.core.errors import StoreUnavailable
 from proxy.core.fingerprints import meaning
 from proxy.core.messages import Message
@@ -147,7 +148,8 @@ class TestPricing:
     async def test_the_scale_that_was_learned_holds_for_every_part(self, tmp_path: Path) -> None:
         async with bench(tmp_path) as made:
             plain = await made.surfaces.price(await made.turn(talk(3, 50)))
-            made.anchors.recall(plain.scope, 1.5)
+            other = Sent(plain.scope, (), (), counted_tokens=4000)
+            made.anchors.learn_from_usage(other, {"prompt_tokens": 6000})
             scaled = await made.surfaces.price(plain)
         assert scaled.priced.total_tokens == pytest.approx(plain.priced.total_tokens * 1.5, abs=1)
         assert scaled.counted == plain.counted

@@ -40,7 +40,8 @@ _INPUT = frozenset({"maxinputtokens", "maxinputlength", "maxprompttokens", "inpu
 _OUTPUT = frozenset(
     {"maxcompletiontokens", "maxoutputtokens", "maxoutputtokenlength", "outputtokenlimit"}
 )
-_BARE_OUTPUT = "maxtokens"  # the output cap beside a window; alone it may be either
+# The output cap beside a window; alone it may be either.
+_BARE_OUTPUT = frozenset({"max_tokens", "maxtokens"})
 _VISION = frozenset(
     {"vision", "supportsvision", "supportsimagein", "supportsimageinput", "imageinput"}
 )
@@ -114,7 +115,7 @@ def _look(section: Mapping[Any, Any], found: _Found, depth: int) -> None:
         _take_text(word, value, found)
         if depth < _MAX_DEPTH and word not in _OTHER_SECTIONS:
             _look_inside(value, found, depth + 1)
-    bare = next((v for k, v in section.items() if str(k).lower() in ("max_tokens", "maxtokens")), 0)
+    bare = next((v for k, v in section.items() if str(k).lower() in _BARE_OUTPUT), 0)
     tokens = _tokens(bare)
     if tokens is not None and beside_window:
         found.output.append(tokens)
