@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from proxy.core.errors import StoreUnavailable
 from proxy.core.newest import Newest
-from proxy.store.store import Store, new_id
+from proxy.store.store import Conversation, Store, new_id
 from proxy.store.store import Turn as LoggedTurn
 from proxy.turn import Turn
 from proxy.wire import join_messages
@@ -61,9 +61,16 @@ class Conversations:
         if turn.chain and not turn.unrecorded:
             try:
                 found = await self._store.find_conversation(tenant, turn.root, turn.chain)
+                found = None if found is not None and self._has_gone_on(found) else found
             except StoreUnavailable:
                 turn = turn.having(degraded="store")
         return turn.having(conversation=found.id if found else new_id())
+
+    def _has_gone_on(self, found: Conversation) -> bool:
+        """Whether the log was just told of a later request of it, and has not written that yet."""
+        last = self._last.get((found.tenant, found.id))
+        told = 0.0 if last is None else self._told.get((found.tenant, last), 0.0)
+        return last != found.last_fingerprint and told > time.monotonic()
 
     def record(self, turn: Turn) -> None:
         """Remember the request as its conversation's last, and tell the log what is new in it."""

@@ -23,7 +23,7 @@ from proxy.store.store import Store
 from proxy.surfaces import Surfaces
 from proxy.turn import Turn
 from proxy.windows import Windows
-from proxy.wire import ChatRequest
+from proxy.wire import ChatRequest, encode
 
 log = logging.getLogger(__name__)
 
@@ -113,7 +113,7 @@ class Rulebook:
         """Asks the upstream as this caller; any failure is an answer of nothing."""
 
         async def fetch(method: str, url: str, body: object | None) -> object | None:
-            content = b"" if body is None else msgspec.json.encode(body)
+            content = b"" if body is None else encode(body)
             try:
                 reply = await self._provider.send(listing_request(caller, method, url, content))
                 try:

@@ -107,9 +107,14 @@ class Turn(msgspec.Struct, frozen=True):
 
     @property
     def body_bytes(self) -> int:
-        """How large `body()` is, the client's white space between messages included."""
+        """How large `body()` is, the client's white space between messages included.
+
+        Written again, its pieces are none of the client's bytes, and may well be longer.
+        """
         if not self.surface.replaced:
             return len(self.request.body)
+        if self.request.rewritten:
+            return len(self.body())
         kept = len(self.request.body) - self.reading.size_bytes
         return kept + sum(map(len, self.raw_items))
 

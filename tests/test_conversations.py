@@ -52,6 +52,15 @@ async def test_a_fork_gets_a_new_name(tmp_path: Path) -> None:
         assert await named.ask([*talk(2, 20), assistant("ok"), user("something else")]) != first
 
 
+async def test_a_fork_gets_a_new_name_before_the_log_knows_where_it_parts(tmp_path: Path) -> None:
+    async with bench(tmp_path) as made:
+        named = Named(made)
+        first = await named.ask(talk(2, 20))
+        await made.store.write(Batch(turns=named.logged))
+        assert await named.ask(GROWN) == first
+        assert await named.ask([*talk(2, 20), assistant("ok"), user("something else")]) != first
+
+
 async def test_the_header_names_it(tmp_path: Path) -> None:
     async with bench(tmp_path) as made:
         named = Named(made)

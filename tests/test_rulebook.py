@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.proxied import system, talk, user, walking
+from tests.serving import wait_until
 from tests.strict_provider import StrictProvider
 
 WINDOW = 6000
@@ -55,6 +56,15 @@ def test_a_limit_that_is_learned_is_the_tenants_alone() -> None:
         walk.ask(talk(8, 300), model="m", headers={"authorization": "Bearer a"})
         other = walk.ask([user("hi")], model="m", headers={"authorization": "Bearer b"})
     assert other.facts["window"] == "unknown"
+
+
+def test_any_name_may_be_asked_for_in_a_listing(caplog: pytest.LogCaptureFixture) -> None:
+    """A lone surrogate, too, which a client's JSON may hold."""
+    provider = StrictProvider()
+    with walking(None, provider=provider) as walk:
+        assert walk.ask([user("hi")], model="model-\ud800").reply.status_code == 200
+        wait_until(lambda: any(seen.path == "/api/show" for seen in provider.requests))
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 def test_a_listing_of_the_upstream_says_the_window(caplog: pytest.LogCaptureFixture) -> None:

@@ -9,8 +9,9 @@ import pytest
 from proxy.core.compaction import Reason
 from proxy.model_rules import ModelRules
 from proxy.turn import Counted, Turn, facts
-from tests.proxied import system, talk
-from tests.turns import BUDGET, bench, summary_until
+from proxy.wire import read_chat
+from tests.proxied import assistant, system, talk, user
+from tests.turns import BUDGET, bench, caller, summary_until
 
 
 async def test_the_body_is_the_clients_until_something_is_replaced(tmp_path: Path) -> None:
@@ -33,6 +34,23 @@ async def test_the_size_of_a_body_is_known_before_it_is_made(tmp_path: Path) -> 
         await made.stored(turn, summary_until(turn, 4))
         folded = await made.surfaces.refresh(turn)
     assert 0 <= folded.body_bytes - len(folded.body()) < 40
+
+
+async def test_a_body_that_is_written_again_is_as_long_as_its_escapes_make_it(
+    tmp_path: Path,
+) -> None:
+    """A lone surrogate makes all of it be written in ASCII, at six characters for three bytes."""
+    history = [user("讨论" * 500), assistant("好" * 500), user("cut \ud83d"), *talk(3, 50)]
+    body = json.dumps({"model": "gpt-4o", "messages": history}, ensure_ascii=False)
+    request = read_chat(body.replace("\ud83d", "\\ud83d").encode())
+    assert request is not None
+    async with bench(tmp_path) as made:
+        turn = await made.surfaces.open(request, caller(), ModelRules(budget=BUDGET))
+        await made.stored(turn, summary_until(turn, 1))
+        folded = await made.surfaces.price(await made.surfaces.refresh(turn))
+    assert folded.request.rewritten
+    assert folded.body_bytes == len(folded.body())
+    assert made.surfaces.bound(folded) >= folded.priced.total_tokens
 
 
 async def test_an_action_is_named_once_and_the_last_reason_is_shown(tmp_path: Path) -> None:
