@@ -25,9 +25,12 @@ from proxy.wire import ChatRequest, read_chat
 LEAST_BYTES = 8 * 1024
 """Shorter bodies are read as quickly as they are compared."""
 
-REMEMBERED_BYTES = 6 * 1024 * 1024
+REMEMBERED_BYTES = 7 * 1024 * 1024
 """Of bodies: 14 conversations of 100,000 tokens, or hundreds of the usual ones. Their messages take
 about twice as much again. Chosen."""
+
+MESSAGE_BYTES = 300
+"""What a message takes however short it is, which counts as well: a client chooses how many."""
 
 COMPARED_BYTES = 64 * 1024
 """Compared at a time, so that what is cut out for it stays in the processor's cache."""
@@ -50,6 +53,11 @@ class Earlier:
     has_commands: bool
     opening: int
     ends: "array[int]" = field(repr=False)
+
+    @property
+    def size_bytes(self) -> int:
+        """About the room it takes."""
+        return len(self.body) + MESSAGE_BYTES * len(self.ends)
 
 
 def located(request: ChatRequest, before: Earlier | None = None, alike: int = 0) -> Earlier | None:
@@ -180,13 +188,13 @@ class Beginnings:
     ) -> None:
         """In place of an earlier body that shares most of its messages; those kept longest ago go,
         too, when there is no room."""
-        if found is None or len(found.body) > self._max_bytes // 3:
+        if found is None or found.size_bytes > self._max_bytes // 3:
             return
         if earlier is not None and alike * 2 > len(earlier.ends):
             self._forget(earlier)
         insort(self._sorted.setdefault(tenant, []), found, key=_body_of)
         self._by_age[found] = tenant
-        self._size_bytes += len(found.body)
+        self._size_bytes += found.size_bytes
         while self._size_bytes > self._max_bytes:
             self._forget(next(iter(self._by_age)))
 
@@ -201,7 +209,7 @@ class Beginnings:
         del listed[place]
         if not listed:
             del self._sorted[tenant]
-        self._size_bytes -= len(earlier.body)
+        self._size_bytes -= earlier.size_bytes
 
 
 _body_of = attrgetter("body")

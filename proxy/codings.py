@@ -140,7 +140,7 @@ _DECODERS: dict[str, Callable[[], Decoder]] = {
 }
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=32)
 def codings_of(header: bytes) -> tuple[str, ...]:
     """The codings a Content-Encoding header lists, in order, without `identity`."""
     names = (name.strip().lower() for name in header.decode("latin-1").split(","))
@@ -174,7 +174,7 @@ def decode_bounded(chunks: Iterable[bytes], codings: tuple[str, ...], *, max_byt
     return bytes(whole)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=32)
 def accepted_codings(accept_encoding: bytes | None) -> frozenset[str]:
     """The codings an Accept-Encoding header allows, `*` among them when it stands there.
 

@@ -17,9 +17,12 @@ from proxy.core.surface import Surface
 
 T = TypeVar("T")
 
-REMEMBERED_BYTES = 6 * 1024 * 1024
+REMEMBERED_BYTES = 8 * 1024 * 1024
 """Of messages: 14 conversations of 100,000 tokens, or hundreds of the usual ones, the same as in
-`beginnings`. What is kept with them takes about as much again. Chosen."""
+`beginnings`. Chosen."""
+
+MESSAGE_BYTES = 500
+"""What is kept with a message, however short it is, which counts as well."""
 
 LEAST_MESSAGES = 8
 """Shorter histories, and beginnings, are worked out as quickly as they are found."""
@@ -77,7 +80,7 @@ class Recent:
     def __init__(self, max_bytes: int = REMEMBERED_BYTES) -> None:
         """Empty."""
         self._readings: LRUCache[tuple[str, Sequence[bytes]], Reading] = LRUCache(
-            max_bytes, getsizeof=lambda reading: reading.size_bytes
+            max_bytes, getsizeof=_room_bytes
         )
         self._max_bytes = max_bytes
 
@@ -90,8 +93,12 @@ class Recent:
 
     def keep(self, tenant: str, reading: Reading) -> None:
         """In place of what was kept of that conversation."""
-        if len(reading.raw) >= LEAST_MESSAGES and reading.size_bytes <= self._max_bytes // 3:
+        if len(reading.raw) >= LEAST_MESSAGES and _room_bytes(reading) <= self._max_bytes // 3:
             self._readings[tenant, reading.raw[:LEAST_MESSAGES]] = reading
+
+
+def _room_bytes(reading: Reading) -> int:
+    return reading.size_bytes + MESSAGE_BYTES * len(reading.raw)
 
 
 def alike(known: Sequence[T], now: Sequence[T]) -> int:

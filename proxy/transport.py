@@ -295,7 +295,7 @@ def _text(raw: bytes) -> str:
         return raw.decode("latin-1")
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=128)
 def _name(raw: bytes) -> str:
     """The text of a header's name, of which there are few."""
     return _text(raw)

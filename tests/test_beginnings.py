@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import fields
 
 from proxy import beginnings
-from proxy.beginnings import Beginnings, known_messages, located, read_on
+from proxy.beginnings import MESSAGE_BYTES, Beginnings, known_messages, located, read_on
 from proxy.wire import ChatRequest, read_chat
 from tests.proxied import system, talk
 from tests.strategies import JsonObject, any_histories, assistant, user
@@ -144,15 +144,15 @@ def test_short_bodies_are_read_alone() -> None:
 
 def test_it_is_bounded_in_bytes_and_forgets_what_was_used_least_lately() -> None:
     bodies = [plain([user(f"{n} " + "x" * 900), assistant()]) for n in range(6)]
-    remembered = fresh(max_bytes=5 * 1000)
+    remembered = fresh(max_bytes=5 * (1000 + 2 * MESSAGE_BYTES))
     first = [read(remembered, body) for body in bodies[:4]]
     assert shared(first[0], read(remembered, bodies[0])) == 2
     for body in bodies[4:]:
         read(remembered, body)
     assert shared(first[0], read(remembered, bodies[0])) == 2
     assert shared(first[1], read(remembered, bodies[1])) == 0
-    large = plain([user("y" * 2000)])
-    assert shared(read(remembered, large), read(remembered, large)) == 0
+    for large in (plain([user("y" * 3000)]), plain([user("y")] * 10)):
+        assert shared(read(remembered, large), read(remembered, large)) == 0
 
 
 def test_a_conversation_that_grows_takes_the_place_of_what_it_grew_from() -> None:

@@ -13,7 +13,7 @@ from proxy.core.messages import Message
 from proxy.core.ranges import Pairing
 from proxy.core.surface import Surface, fold
 from proxy.meter import Meter
-from proxy.recent import LEAST_MESSAGES, MODELS_COUNTED, Reading, Recent
+from proxy.recent import LEAST_MESSAGES, MESSAGE_BYTES, MODELS_COUNTED, Reading, Recent
 from proxy.surfaces import Surfaces
 from proxy.wire import read_chat
 from tests.store.samples import SCOPE
@@ -84,13 +84,14 @@ def test_the_first_difference_ends_what_is_alike() -> None:
 
 
 def test_it_is_bounded_in_bytes() -> None:
-    recent = Recent(max_bytes=4 * 10 * 40)
+    recent = Recent(max_bytes=4 * 10 * (40 + MESSAGE_BYTES))
     for name in ("one", "two", "three", "four", "five", "six"):
         recent.keep(name, reading_of(raw_of(*"abcdefghij")))
     kept = [n for n in ("one", "six") if recent.find(n, raw_of(*"abcdefghij")) is not None]
     assert kept == ["six"]
-    recent.keep("big", reading_of(raw_of(*("x" * 60 for _ in range(10)))))
-    assert recent.find("big", raw_of(*("x" * 60 for _ in range(10)))) is None
+    for name, texts in (("long", ["x" * 600] * 10), ("many", ["x"] * 20)):
+        recent.keep(name, reading_of(raw_of(*texts)))
+        assert recent.find(name, raw_of(*texts)) is None
 
 
 def test_counts_hold_for_what_is_alike_alone() -> None:
