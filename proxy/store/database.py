@@ -284,6 +284,8 @@ class Database:
         while True:
             try:
                 async with engines.writer.begin() as connection:
+                    self._data_version = None  # each connection has numbers of its own
+                    await self._notice_other_writers(connection)
                     await self._prepare(connection)
                 return
             except DBAPIError as error:
