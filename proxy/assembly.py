@@ -263,7 +263,7 @@ async def opened(
     """The parts, opened in order and closed in the reverse order."""
     store = SqlStore(settings.store.url.get_secret_value(), sole_process=is_sole(settings))
     make = partial(_parts_on, settings, upstreams, provider)
-    async with parts_with(store, SqlStore("sqlite://"), make) as parts:
+    async with parts_with(store, lambda: SqlStore("sqlite://"), make) as parts:
         yield parts
 
 

@@ -15,7 +15,7 @@ from proxy.wire import join_messages
 
 log = logging.getLogger(__name__)
 
-NAMES_REMEMBERED = 65_536
+NAMES_REMEMBERED = 16_384  # some 390 bytes each; of older ones the store is asked
 TOLD_SECONDS = 2.0  # the log writes what it is told within a fraction of that
 TOLD_REMEMBERED = 4096
 RECENT_MESSAGES = 32  # how far back the previous turn's last message is looked for

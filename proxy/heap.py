@@ -5,7 +5,7 @@ import asyncio
 import ctypes
 from functools import lru_cache
 
-GIVE_BACK_SECONDS = 30.0
+GIVE_BACK_SECONDS = 10.0
 """Under load 8 MB are free by then; to return them takes 1.4 ms, to get them back about as much."""
 
 _M_ARENA_MAX = -8  # malloc.h

@@ -23,10 +23,12 @@ MakeParts = Callable[[S, bytes], AbstractAsyncContextManager[Parts]]
 
 
 @asynccontextmanager
-async def parts_with(store: S, away: S, make: MakeParts[S]) -> AsyncIterator[Parts]:
+async def parts_with(
+    store: S, make_away: Callable[[], S], make: MakeParts[S]
+) -> AsyncIterator[Parts]:
     """The parts on the store and its secret; without it, parts that wait for better ones.
 
-    `away` is any store: it is closed for ever, so that nothing under a passing key is kept.
+    `make_away` makes any store: it is closed for ever, so that nothing under a passing key is kept.
 
     Raises:
         StoreRefused: it answers and will not do, now or later.
@@ -37,7 +39,7 @@ async def parts_with(store: S, away: S, make: MakeParts[S]) -> AsyncIterator[Par
         raise
     except StoreUnavailable as error:
         log.warning("store away at start, chats are answered without it error=%s", error)
-        async with _meanwhile(store, away, make) as parts:
+        async with _meanwhile(store, make_away(), make) as parts:
             yield parts
         return
     async with make(store, secret) as parts:

@@ -30,8 +30,8 @@ from proxy.core.messages import Message
 from proxy.core.tool_text import EXTRA_FIELDS, extra_texts
 from proxy.image_sizes import part_size
 
-CACHE_ENTRIES = 65_536
-"""Messages remembered: about 17 MB, and 300 conversations of 200 messages. Chosen."""
+CACHE_ENTRIES = 32_768
+"""Messages remembered: about 9 MB, and 150 conversations of 200 messages. Chosen."""
 
 EXTRAS_CACHE_ENTRIES = 1024
 """Sets of tools remembered; an agent sends the same set on every turn."""

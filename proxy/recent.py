@@ -17,9 +17,9 @@ from proxy.core.surface import Surface
 
 T = TypeVar("T")
 
-REMEMBERED_BYTES = 8 * 1024 * 1024
-"""Of messages: 14 conversations of 100,000 tokens, or hundreds of the usual ones, the same as in
-`beginnings`. Chosen."""
+REMEMBERED_BYTES = 4 * 1024 * 1024
+"""Of messages: 7 conversations of 100,000 tokens, or hundreds of the usual ones. They are those in
+`beginnings`, kept once; what is kept with them here takes a tenth of that. Chosen."""
 
 MESSAGE_BYTES = 500
 """What is kept with a message, however short it is, which counts as well."""
@@ -93,7 +93,7 @@ class Recent:
 
     def keep(self, tenant: str, reading: Reading) -> None:
         """In place of what was kept of that conversation."""
-        if len(reading.raw) >= LEAST_MESSAGES and _room_bytes(reading) <= self._max_bytes // 3:
+        if len(reading.raw) >= LEAST_MESSAGES and _room_bytes(reading) <= self._max_bytes * 2 // 3:
             self._readings[tenant, reading.raw[:LEAST_MESSAGES]] = reading
 
 

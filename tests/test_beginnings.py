@@ -151,7 +151,7 @@ def test_it_is_bounded_in_bytes_and_forgets_what_was_used_least_lately() -> None
         read(remembered, body)
     assert shared(first[0], read(remembered, bodies[0])) == 2
     assert shared(first[1], read(remembered, bodies[1])) == 0
-    for large in (plain([user("y" * 3000)]), plain([user("y")] * 10)):
+    for large in (plain([user("y" * 6000)]), plain([user("y")] * 20)):
         assert shared(read(remembered, large), read(remembered, large)) == 0
 
 

@@ -45,12 +45,16 @@ class Made:
         self.open -= 1
 
 
+def away() -> AwayAtFirst:
+    return AwayAtFirst()
+
+
 async def test_parts_without_a_store_are_replaced_when_it_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("proxy.late_store.RETRY_SECONDS", 0.01)
     store, made = AwayAtFirst(), Made()
-    async with parts_with(store, SqlStore("sqlite://"), made) as first:
+    async with parts_with(store, away, made) as first:
         assert first.better is not None
         with pytest.raises(StoreUnavailable):
             await made.stores[0].last_event()
@@ -66,7 +70,7 @@ async def test_parts_without_a_store_are_replaced_when_it_answers(
 
 async def test_a_store_that_answers_is_used_at_once() -> None:
     store, made = SqlStore("sqlite://"), Made()
-    async with parts_with(store, SqlStore("sqlite://"), made) as parts:
+    async with parts_with(store, away, made) as parts:
         assert parts.better is None
         assert made.stores == [store]
     await store.close()
@@ -74,5 +78,5 @@ async def test_a_store_that_answers_is_used_at_once() -> None:
 
 async def test_a_store_that_refuses_ends_the_start() -> None:
     with pytest.raises(StoreRefused):
-        async with parts_with(AwayAtFirst(StoreRefused), SqlStore("sqlite://"), Made()):
+        async with parts_with(AwayAtFirst(StoreRefused), away, Made()):
             pass

@@ -89,7 +89,7 @@ def test_it_is_bounded_in_bytes() -> None:
         recent.keep(name, reading_of(raw_of(*"abcdefghij")))
     kept = [n for n in ("one", "six") if recent.find(n, raw_of(*"abcdefghij")) is not None]
     assert kept == ["six"]
-    for name, texts in (("long", ["x" * 600] * 10), ("many", ["x"] * 20)):
+    for name, texts in (("long", ["x" * 1200] * 10), ("many", ["x"] * 40)):
         recent.keep(name, reading_of(raw_of(*texts)))
         assert recent.find(name, raw_of(*texts)) is None
 

@@ -20,6 +20,7 @@ CONNECT_SECONDS = 3.0  # a chat waits at most this long before it goes on withou
 COMMAND_SECONDS = 10.0
 CHECKPOINT_PAGES = 4000  # 16 MB
 CACHE_KIB = 4096  # of the connection that writes
+READERS_CACHE_KIB = 256  # of each that reads beside it; what it lacks is in the system's own cache
 READ_CONNECTIONS = 4  # SQLite: threads that read beside the writer
 POOL_CONNECTIONS = 10  # PostgreSQL, per worker; as many again under load
 
@@ -147,7 +148,7 @@ def _set_up_sqlite(engine: AsyncEngine, *, writes: bool) -> None:
             cursor.execute("PRAGMA secure_delete = ON")  # what was forgotten is overwritten
             # A page that many batches change is copied into the database once for all of them.
             cursor.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
-            cursor.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+        cursor.execute(f"PRAGMA cache_size = -{CACHE_KIB if writes else READERS_CACHE_KIB}")
         cursor.execute("PRAGMA synchronous = NORMAL")  # in WAL mode a crash loses nothing
         cursor.execute("PRAGMA temp_store = MEMORY")
         cursor.close()

@@ -13,7 +13,8 @@ from proxy.store.database import Database
 from proxy.store.schema import conversations, replacements
 from proxy.store.store import Recorded
 
-MARKS_BYTES = 1024 * 1024  # 800,000 roots; beyond that, more and more of them are looked up
+BEGUN_BYTES = 1024 * 1024  # 800,000 roots; beyond that, more and more of them are looked up
+REPLACED_BYTES = 256 * 1024  # the same of 200,000: few conversations grow so long
 LOADED_ROOTS = 800_000  # of more, which takes over a second, all are looked up
 ROWS_AT_ONCE = 500
 
@@ -37,8 +38,8 @@ class Roots:
     def __init__(self, database: Database) -> None:
         """Nothing is known yet."""
         self._database = database
-        self._replaced = Marks(MARKS_BYTES)
-        self._begun = Marks(MARKS_BYTES)
+        self._replaced = Marks(REPLACED_BYTES)
+        self._begun = Marks(BEGUN_BYTES)
         self._complete = False  # whether what was stored before this process is marked
         self._loading: asyncio.Task[None] | None = None
 
