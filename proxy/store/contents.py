@@ -11,7 +11,7 @@ from sqlalchemy import bindparam, delete, select
 
 from proxy.store.async_engine import AsyncConnection
 from proxy.store.database import IN_LIST, AnyRow, Database, in_parts
-from proxy.store.rows import Rows
+from proxy.store.rows import Lookup, Rows
 from proxy.store.schema import contents, extras, refs
 from proxy.store.segments import in_sixteens
 
@@ -20,7 +20,12 @@ ASK_OVER_BYTES = 64 * 1024
 STORED_CONTENTS = select(contents.c.key, contents.c.body).where(
     contents.c.tenant == bindparam("tenant"), contents.c.key.in_(bindparam("keys", expanding=True))
 )
-_STORED_KEYS = STORED_CONTENTS.with_only_columns(contents.c.key)
+_STORED_KEYS = Lookup(
+    select(contents.c.key).where(
+        contents.c.tenant == bindparam("tenant"),
+        contents.c.key.in_(bindparam("values", expanding=True)),
+    )
+)
 
 
 class ContentRows:
@@ -42,8 +47,9 @@ class ContentRows:
         missing = set(bodies)
         asked = sorted(bodies) if sum(map(len, bodies.values())) > ASK_OVER_BYTES else []
         for part in in_parts(asked, IN_LIST):
-            answer = await connection.execute(_STORED_KEYS, {"tenant": tenant, "keys": part})
-            missing.difference_update(answer.scalars())
+            missing.difference_update(
+                key for (key,) in await _STORED_KEYS.rows(connection, tenant, part)
+            )
         rows = [(tenant, key, len(bodies[key]), bodies[key]) for key in sorted(missing)]
         await self._new.write(connection, rows)
 

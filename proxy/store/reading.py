@@ -4,13 +4,13 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import CTE, ColumnElement, Select, bindparam, func, literal, select, tuple_
+from sqlalchemy import CTE, ColumnElement, Integer, Select, bindparam, func, literal, select, tuple_
 
 from proxy.store.async_engine import AsyncConnection
 from proxy.store.contents import STORED_CONTENTS
 from proxy.store.database import IN_LIST, AnyRow, Database, in_parts
 from proxy.store.schema import Name, contents, conversations, events, replacements, segments
-from proxy.store.segments import INLINE_BYTES, KEY_BYTES, in_sixteens, unpacked
+from proxy.store.segments import INLINE_BYTES, KEY_BYTES, first_size, in_sixteens, unpacked
 from proxy.store.store import Conversation, Counts, Event, EventKind, read_cursor
 
 RECENT = 500  # how far back the next request's ancestor is looked for by index
@@ -59,8 +59,7 @@ def _of_path(*columns: ColumnElement[Any]) -> Select[Any]:
 
 _CHAIN = _of_path(segments.c.fingerprints)
 _HISTORY = _of_path(segments.c.sizes, segments.c.content_keys, segments.c.bodies)
-# However many histories begin alike, one of them is enough; a first message that stands in the
-# segment is no longer than that.
+# However many histories begin alike, one of them is enough.
 _OPENING = (
     select(
         func.substr(segments.c.sizes, 1, 4).label("sizes"),
@@ -68,7 +67,7 @@ _OPENING = (
         func.coalesce(func.substr(segments.c.content_keys, 1, KEY_BYTES), literal(b"")).label(
             "content_keys"
         ),
-        func.substr(segments.c.bodies, 1, INLINE_BYTES).label("bodies"),
+        func.substr(segments.c.bodies, 1, bindparam("most_bytes", type_=Integer())).label("bodies"),
     )
     .where(
         segments.c.tenant == _TENANT,
@@ -201,8 +200,7 @@ class LogReader:
         async def work(connection: AsyncConnection) -> Mapping[tuple[str, bytes], bytes]:
             found: dict[tuple[str, bytes], bytes] = {}
             for tenant, root in sorted(places):
-                answer = await connection.execute(_OPENING, {"tenant": tenant, "root": root})
-                body = next(iter(await _bodies(connection, tenant, answer.all())), None)
+                body = await _opening(connection, tenant, root)
                 if body is not None:
                     found[tenant, root] = body
             return found
@@ -267,6 +265,18 @@ def _is_whole(rows: Sequence[AnyRow]) -> bool:
             return False
         at += row.messages
     return at > 0
+
+
+async def _opening(connection: AsyncConnection, tenant: str, root: bytes) -> bytes | None:
+    """The first message of a history, without what stands behind it, which may be megabytes."""
+    most_bytes = INLINE_BYTES
+    while True:
+        asked = {"tenant": tenant, "root": root, "most_bytes": most_bytes}
+        rows = (await connection.execute(_OPENING, asked)).all()
+        size_bytes = max((first_size(row.sizes) for row in rows), default=0)
+        if size_bytes <= most_bytes:
+            return next(iter(await _bodies(connection, tenant, rows)), None)
+        most_bytes = size_bytes
 
 
 async def _bodies(

@@ -2,19 +2,20 @@
 
 A segment ends where a request ended, so that whatever goes on from a request begins behind one. A
 history that parts from another in mid-segment is written again from the end before that. Bodies
-come out as they went in, to the byte: they stand one after the other, a long one as the key of a
-content, so that a client which rewrites its history does not have the log keep it twice.
+come out as they went in, to the byte: they stand one after the other. A long one that was written
+lately stands as the key of a content, so that the log keeps what a client sends in ever new
+histories twice, and not as often as it is sent.
 """
 
 import hashlib
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from proxy.store.store import Turn
 
 FINGERPRINT_BYTES = KEY_BYTES = 16
-INLINE_BYTES = 1024  # a longer body is a content of its own
+INLINE_BYTES = 1024  # a longer body may be a content of its own
 # A long run is a history that the log did not know, or one that its client rewrites every time.
 LONG_RUN = 32
 LONG_RUN_INLINE_BYTES = 64
@@ -36,25 +37,34 @@ def content_key(body: bytes, secret: bytes) -> bytes:
     return hashlib.blake2b(body, key=secret, digest_size=KEY_BYTES).digest()
 
 
-def pack(bodies: Sequence[bytes], secret: bytes) -> Packed:
-    """What a segment and the contents hold of these bodies."""
+def pack(bodies: Sequence[bytes], secret: bytes, is_repeated: Callable[[bytes], bool]) -> Packed:
+    """What a segment and the contents hold of these bodies; only long ones are asked about."""
     most = INLINE_BYTES if len(bodies) <= LONG_RUN else LONG_RUN_INLINE_BYTES
-    sizes = [len(body) for body in bodies]
+    sizes = list(map(len, bodies))
     if max(sizes, default=0) <= most:
         return Packed(pack_sizes(sizes), b"", b"".join(bodies), {})
-    contents = {content_key(body, secret): body for body in bodies if len(body) > most}
-    names = {body: key for key, body in contents.items()}
-    return Packed(
-        pack_sizes([0 if size > most else size for size in sizes]),
-        b"".join(names[body] for body in bodies if len(body) > most),
-        b"".join(body for body in bodies if len(body) <= most),
-        contents,
-    )
+    inline: list[bytes] = []
+    keys: list[bytes] = []
+    contents: dict[bytes, bytes] = {}
+    for place, body in enumerate(bodies):
+        if sizes[place] <= most or not is_repeated(body):
+            inline.append(body)
+            continue
+        key = content_key(body, secret)
+        contents[key] = body
+        keys.append(key)
+        sizes[place] = 0
+    return Packed(pack_sizes(sizes), b"".join(keys), b"".join(inline), contents)
 
 
 def pack_sizes(sizes: Sequence[int]) -> bytes:
     """32 bits each."""
     return struct.pack(f"<{len(sizes)}I", *sizes)
+
+
+def first_size(sizes: bytes) -> int:
+    """That of the first body; 0 where it is a content."""
+    return int.from_bytes(sizes[:4], "little")
 
 
 def unpacked(

@@ -64,7 +64,7 @@ def conversations(now: float) -> Iterator[Row]:
 def segments(now: float) -> Iterator[Row]:
     """The one message of each."""
     for n in range(CONVERSATIONS):
-        packed, root = pack([opening_of(n)], b""), digest("root", n)
+        packed, root = pack([opening_of(n)], b"", lambda body: False), digest("root", n)
         size = len(root) + len(packed.bodies)
         yield (
             *(tenant_of(n), name_of(n), 0, 1, root, root, now, size, root),

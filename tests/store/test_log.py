@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from proxy.core.errors import StoreUnavailable
+from proxy.core.newest import Newest
 from proxy.store import log as module
 from proxy.store.segments import INLINE_BYTES, LONG_RUN
 from proxy.store.sql import SqlStore
@@ -84,17 +85,36 @@ class TestHistory:
             Batch(turns=[turn_of(same, head=b"[]", tools=b"[]"), turn_of(same, tenant="b")])
         )
         counts = [await store.counts(tenant) for tenant in (TENANT, "b", None)]
+        # The first time in the segment, then as one content, beside the head.
         assert [count.contents for count in counts] == [2, 1, 3]
         assert [count.messages for count in counts] == [3, 3, 6]
         assert await history(store, same) == same
 
-    async def test_a_history_that_slides_keeps_its_texts_once(self, store: SqlStore) -> None:
+    async def test_a_long_message_is_a_content_once_it_comes_again(self, store: SqlStore) -> None:
+        long, kept = "long " * INLINE_BYTES, []
+        for number in range(4):
+            await store.write(Batch(turns=[turn_of([str(number), long])]))
+            counts = await store.counts(TENANT)
+            kept.append((counts.contents, counts.bytes > (counts.contents + 1) * len(long)))
+            assert await history(store, [str(number), long]) == [str(number), long]
+        assert kept == [(0, True), (1, True), (1, True), (1, True)]
+        assert counts.bytes < 3 * len(long)
+
+    async def test_what_was_written_too_long_ago_is_not_known_again(
+        self, store: SqlStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(store._writer, "_written", Newest(1))
+        for text in ("one ", "two ", "one "):
+            await store.write(Batch(turns=[turn_of([text * INLINE_BYTES, text])]))
+        assert (await store.counts(TENANT)).contents == 0
+
+    async def test_a_history_that_slides_keeps_its_texts_twice(self, store: SqlStore) -> None:
         """A client that leaves out its first message has another history every time."""
         texts = [f"{number} ".ljust(100, "x") for number in range(40)]
         for first in range(3):
             await store.write(Batch(turns=[turn_of(texts[first : first + LONG_RUN + 5])]))
         counts = await store.counts(TENANT)
-        assert (counts.messages, counts.contents) == (3 * (LONG_RUN + 5), LONG_RUN + 7)
+        assert (counts.messages, counts.contents) == (3 * (LONG_RUN + 5), LONG_RUN + 5)
         assert await history(store, texts[2 : LONG_RUN + 7]) == texts[2 : LONG_RUN + 7]
 
     async def test_one_batch_can_hold_a_whole_conversation(self, store: SqlStore) -> None:

@@ -148,7 +148,7 @@ class TestHistory:
     ) -> None:
         monkeypatch.setattr(module, "IN_LIST", 2)
         texts = [text * (200 if number % 3 else 1) for number, text in enumerate(TEXTS)]
-        await store.write(Batch(turns=[turn_of(texts)]))
+        await store.write(Batch(turns=[turn_of(["before", *texts]), turn_of(texts)]))
         assert (await store.counts(TENANT)).contents == 8
         assert await store.history(TENANT, chain_of(texts)[-1]) == tuple(map(body_of, texts))
 
@@ -170,7 +170,8 @@ class TestHistory:
 
 
 class TestOpenings:
-    LONG = "a long beginning " * 100
+    LONG = "a long beginning " * 100  # stands in its segment
+    LONGER = "a longer beginning " * 100  # is a content
 
     async def test_they_are_the_first_messages_that_were_kept(self, store: SqlStore) -> None:
         other = "another tenant"
@@ -180,6 +181,8 @@ class TestOpenings:
             turn_of(["hello", "c"], tenant=other),
             turn_of(["good day"]),
             turn_of([self.LONG, self.LONG * 2, "short"]),
+            turn_of(["before", self.LONGER]),
+            turn_of([self.LONGER, "short"]),
             turn_of(["not kept"], kept=False),
         ]
         await store.write(Batch(turns=turns))
@@ -190,6 +193,7 @@ class TestOpenings:
         asked = {
             place(TENANT, "hello"): body_of("hello"),
             place(TENANT, self.LONG): body_of(self.LONG),
+            place(TENANT, self.LONGER): body_of(self.LONGER),
             place(other, "hello"): body_of("hello"),
         }
         without = {place(other, "good day"), place(TENANT, "not kept"), place(TENANT, "never")}

@@ -130,10 +130,15 @@ class TestForget:
     async def test_long_messages_go_with_the_last_that_has_them(self, store: SqlStore) -> None:
         long = ["long " * 1000, "longer " * 1000]
         turns = [
+            turn_of(["first", *long], conversation="zero"),  # has them in its segment
             turn_of(["a", *long], conversation="one"),
             turn_of(["b", long[0]], conversation="two"),
         ]
         await store.write(Batch(turns=turns))
+        gone = await store.forget(TENANT, "zero")
+        assert gone is not None
+        assert (gone.messages, gone.contents) == (3, 0)
+        assert await is_kept(store, ["a", *long])
         gone = await store.forget(TENANT, "one")
         assert gone is not None
         assert (gone.messages, gone.contents) == (3, 1)

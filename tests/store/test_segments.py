@@ -1,5 +1,6 @@
 """Runs of messages come out as they went in, and every turn's history is a path of them."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,7 @@ from proxy.store.segments import (
     End,
     Plan,
     content_key,
+    first_size,
     in_sixteens,
     pack,
     unpacked,
@@ -26,6 +28,14 @@ TEXTS = [f"message {number}" for number in range(6)]
 CHAIN = chain_of(TEXTS)
 
 
+def always(body: bytes) -> bool:
+    return True
+
+
+def never(body: bytes) -> bool:
+    return False
+
+
 class TestPack:
     @given(
         st.lists(
@@ -34,19 +44,37 @@ class TestPack:
                 st.sampled_from([b"x" * INLINE_BYTES, b"x" * (INLINE_BYTES + 1), b"y" * 5000]),
             ),
             max_size=2 * LONG_RUN,
-        )
+        ),
+        st.sampled_from([always, never, lambda body: body.startswith(b"x")]),
     )
-    def test_what_is_unpacked_is_what_was_packed(self, bodies: list[bytes]) -> None:
-        packed = pack(bodies, SECRET)
+    def test_what_is_unpacked_is_what_was_packed(
+        self, bodies: list[bytes], is_repeated: Callable[[bytes], bool]
+    ) -> None:
+        packed = pack(bodies, SECRET, is_repeated)
         parts = packed.sizes, packed.content_keys, packed.bodies
         assert list(unpacked(*parts, packed.contents)) == bodies
         assert set(in_sixteens(packed.content_keys)) == set(packed.contents)
         most = INLINE_BYTES if len(bodies) <= LONG_RUN else LONG_RUN_INLINE_BYTES
-        assert set(packed.contents.values()) == {body for body in bodies if len(body) > most}
+        repeated = {body for body in bodies if len(body) > most and is_repeated(body)}
+        assert set(packed.contents.values()) == repeated
         assert all(content_key(body, SECRET) == key for key, body in packed.contents.items())
+        if bodies:
+            assert first_size(packed.sizes) == (0 if bodies[0] in repeated else len(bodies[0]))
+
+    def test_only_long_ones_are_asked_about(self) -> None:
+        asked: list[bytes] = []
+        long = b"x" * (INLINE_BYTES + 1)
+
+        def asking(body: bytes) -> bool:
+            asked.append(body)
+            return False
+
+        for bodies in ([b"x" * INLINE_BYTES], [b"1", long, b"2"]):
+            pack(bodies, SECRET, asking)
+        assert asked == [long]
 
     def test_a_content_that_is_gone_is_none(self) -> None:
-        packed = pack([b"1", b"x" * 2000, b"2"], SECRET)
+        packed = pack([b"1", b"x" * 2000, b"2"], SECRET, always)
         parts = packed.sizes, packed.content_keys, packed.bodies
         assert list(unpacked(*parts, {})) == [b"1", None, b"2"]
 
