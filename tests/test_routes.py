@@ -21,6 +21,7 @@ from proxy.core.errors import InvalidRequest
 from proxy.own_work import COMMENT
 from proxy.provider import Timeouts
 from proxy.relay import Upstream
+from proxy.wire import MAX_MODEL_CHARS
 from tests.edge import chat_body, serve_edge
 from tests.fake_provider import FakeProvider, running, stream_event, stream_events
 from tests.raw_client import ask, ask_chat, connected
@@ -96,7 +97,16 @@ class TestPassingThrough:
         )
         assert fake.requests[-1].header("host") == fake.url.removeprefix("http://")
 
-    @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"messages":3}', b"\xff", b"null"])
+    @pytest.mark.parametrize(
+        "body",
+        [
+            *(b"", b"{", b"[]", b'{"messages":3}', b"\xff", b"null"),
+            pytest.param(
+                json.dumps(chat_body(model="m" * (MAX_MODEL_CHARS + 1))).encode(),
+                id="a name without end",
+            ),
+        ],
+    )
     def test_what_is_no_chat_is_relayed_untouched(
         self, body: bytes, fake: FakeProvider, edge: Served
     ) -> None:
@@ -105,6 +115,7 @@ class TestPassingThrough:
         assert fake.requests[-1].body == body
         assert answer.status == 400
         assert answer.json["error"]["message"] == "its own"
+        assert answer.one("x-tidegate-action") is None
 
     def test_mode_off_passes_a_chat_by_the_pipeline(self, fake: FakeProvider, edge: Served) -> None:
         assert ask_chat(edge.port, chat_body()).one("x-tidegate-action") == "none"
@@ -543,7 +554,7 @@ def test_log_lines_cannot_be_forged_by_a_model_name(
     edge: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="proxy.routes")
-    ask_chat(edge.port, chat_body(model="x\nchat model=forged" + "y" * 999))
+    ask_chat(edge.port, chat_body(model="x\nchat model=forged" + "y" * 900))
     wait_until(lambda: any("chat model=" in r.getMessage() for r in caplog.records))
     line = next(r.getMessage() for r in caplog.records if "chat model=" in r.getMessage())
     assert "\n" not in line
