@@ -7,8 +7,9 @@ import gc
 import os
 import signal
 import socket
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -48,11 +49,20 @@ def serve(
     signal.signal(signal.SIGTERM, _end)
     import uvicorn
 
-    with _upstream_lines(loaded.settings) as lines:
+    with _upstream_lines(loaded.settings) as lines, _shared(server.workers):
         for line in (_address_line(server.host, listening_port), *lines):
             typer.echo(line, err=True)
         options = uvicorn_options(server) | {"port": listening_port}
         uvicorn.run("proxy.cli_serve:application", **options)
+
+
+def _shared(workers: int) -> AbstractContextManager[None]:
+    """What workers need to share their connections, while it is open."""
+    if workers == 1 or sys.platform == "win32":
+        return nullcontext()
+    from proxy.shared_listening import crowds_file
+
+    return crowds_file(workers)
 
 
 def _free_port_or_exit(server: "ServerSettings") -> int:
@@ -128,8 +138,10 @@ def uvicorn_options(server: "ServerSettings") -> dict[str, Any]:
     """How uvicorn is to run the proxy."""
     from proxy.loopback import http_options
 
+    shares = server.workers > 1 and sys.platform != "win32"
     return {
         **http_options(),
+        "loop": "proxy.shared_listening:SharingLoop" if shares else "auto",
         "factory": True,
         "host": server.host,
         "port": server.port,

@@ -2,6 +2,7 @@
 would gather a header for as long as a client sends it."""
 
 import json
+from collections.abc import Callable
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -22,8 +23,9 @@ class HeadTooLarge(Exception):
 
 
 class BoundedHeadProtocol(HttpToolsProtocol):
-    """One connection of a client."""
+    """One connection of a client. `when_lost` is called at its end."""
 
+    when_lost: Callable[[], None] | None = None
     _in_head = True
     _waiting_bytes = 0
     _at_most_bytes = 0  # that the head can have, by what was received since it began
@@ -41,6 +43,12 @@ class BoundedHeadProtocol(HttpToolsProtocol):
             self._waiting_bytes += len(data)
             if self._waiting_bytes > MAX_HEAD_BYTES:
                 self._refuse()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The end of the connection, whoever closed it."""
+        super().connection_lost(exc)
+        if self.when_lost is not None:
+            self.when_lost()
 
     def on_message_begin(self) -> None:
         """The first byte of a request."""
