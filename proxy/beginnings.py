@@ -76,11 +76,15 @@ def located(request: ChatRequest, before: Earlier | None = None, alike: int = 0)
         opening, ends = body.rfind(b"[", 0, max(at, 0)), array("q", [at + len(raw[0])])
         if opening < 0 or body[opening + 1 : at].strip(_WHITE_SPACE):
             return None
-    end = ends[-1]
+    end, between = ends[-1], b","
     for item in raw[len(ends) :]:
-        comma = _BETWEEN.match(body, end)
-        if comma is None or not body.startswith(item, at := comma.end()):
-            return None
+        at = end + len(between)
+        # Most clients write the same between all messages.
+        if not (body.startswith(between, end) and body.startswith(item, at)):
+            comma = _BETWEEN.match(body, end)
+            if comma is None or not body.startswith(item, at := comma.end()):
+                return None
+            between = comma.group()
         end = at + len(item)
         ends.append(end)
     return Earlier(

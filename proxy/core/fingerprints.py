@@ -57,11 +57,10 @@ def _hash(key: bytes, pieces: Iterable[bytes | _Slice]) -> bytes:
     state = _keyed(key).copy()
     waiting: list[bytes] = []
     for piece in pieces:
-        waiting.append(len(piece).to_bytes(8, "big"))
         if isinstance(piece, bytes):
-            waiting.append(piece)
+            waiting += (len(piece).to_bytes(8, "big"), piece)
             continue
-        state.update(b"".join(waiting))
+        state.update(b"".join((*waiting, len(piece).to_bytes(8, "big"))))
         waiting.clear()
         for step in piece.steps():
             state.update(step)
@@ -74,7 +73,7 @@ def _bytes(text: str, start: int = 0) -> bytes | _Slice:
     """The text from `start` on as UTF-8; the fingerprint is the same in whatever form."""
     if len(text) - start > STEP_CHARS and text.isascii():
         return _Slice(text, start)
-    return text[start:].encode("utf-8", "surrogatepass")
+    return (text[start:] if start else text).encode("utf-8", "surrogatepass")
 
 
 def unsigned_url(url: str) -> str:

@@ -3,8 +3,7 @@ copies, completes or re-models it, and every question has an answer for malforme
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 Message = Mapping[str, Any]
 
@@ -15,8 +14,7 @@ TEXT_PARTS = ("text", "input_text", "output_text", "refusal", "thinking", "redac
 REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_details", "thinking")
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCall:
+class ToolCall(NamedTuple):
     """One call of an assistant message; legacy `function_call` has the id `None`."""
 
     id: str | None

@@ -10,7 +10,14 @@ from itertools import takewhile
 from operator import attrgetter
 from typing import NamedTuple
 
-from proxy.core.messages import Message, ToolCall, is_result, role_of, tool_calls_of
+from proxy.core.messages import (
+    RESULT_ROLES,
+    Message,
+    ToolCall,
+    is_result,
+    role_of,
+    tool_calls_of,
+)
 
 
 class Answer(NamedTuple):
@@ -50,10 +57,9 @@ class Pairing(NamedTuple):
 NOTHING_PAIRED = Pairing({}, (), ())
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting:
+class _Waiting(NamedTuple):
     position: int
-    index: int
+    call_index: int
     block: int
 
 
@@ -81,7 +87,7 @@ class _Pairer:
             # unless the two messages stand side by side.
             while queue and queue[0].block < block:
                 if self._take(entry := queue.popleft()):
-                    self.unanswered.append((entry.position, entry.index))
+                    self.unanswered.append((entry.position, entry.call_index))
         for index, name in enumerate(names):
             entry = _Waiting(position, index, block)
             self._waiting[position, index] = entry
@@ -114,7 +120,7 @@ class _Pairer:
         return None
 
     def _take(self, entry: _Waiting) -> bool:
-        return self._waiting.pop((entry.position, entry.index), None) is not None
+        return self._waiting.pop((entry.position, entry.call_index), None) is not None
 
 
 def settled(history: Sequence[Message], end: int) -> int:
@@ -151,16 +157,17 @@ def pair(
     block, previous_calls = 0, False
     for position in range(start, len(history)):
         message = history[position]
-        calls = tool_calls_of(message)
+        role = role_of(message)
+        calls = tool_calls_of(message) if role == "assistant" else ()
         if calls:
             block = block if previous_calls else position
             pairer.ask(position, calls, block)
             ordinal[position] = len(ordinal)
-        elif role_of(message) == "assistant":
+        elif role == "assistant":
             pairer.give_up()
-        elif is_result(message) and (entry := pairer.answer(message)) is not None:
+        elif role in RESULT_ROLES and (entry := pairer.answer(message)) is not None:
             distance = len(ordinal) - 1 - ordinal[entry.position]
-            found[position] = Answer(entry.position, entry.index, distance)
+            found[position] = Answer(entry.position, entry.call_index, distance)
         previous_calls = bool(calls)
     pairer.give_up()
     missing = tuple(sorted(pairer.unanswered))
@@ -193,7 +200,7 @@ def _units(
             index += 1
         while end < len(history) and is_result(history[end]) and end not in found:
             end += 1
-        waits = any(position in still_open for position in range(start, end))
+        waits = not still_open.isdisjoint(range(start, end))
         units.append(Unit(start, end, waits))
         start = end
     return units

@@ -3,6 +3,7 @@ history and the replacements that match it, so any worker makes the same surface
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
+from itertools import repeat
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -99,7 +100,7 @@ def continued(before: Surface, history: Sequence[Message], pairing: Pairing, sta
     kept = before.stretches[: bisect_right(before.stretches, start, key=_end_of)]
     first = kept[-1].last if kept else 0
     shift = first - start
-    items = tuple([Item(history[p], p, as_sent=True) for p in range(start, len(history))])
+    items = tuple(map(Item, history[start:], range(start, len(history)), repeat(True)))
     units = pairing.units[bisect_left(pairing.units, start, key=_start_of) :]
     stretches = tuple(
         [Stretch(s, e, s + shift, e + shift, is_open, replaced=False) for s, e, is_open in units]
