@@ -223,13 +223,17 @@ class Windows:
 
     async def forget(self, tenant: str, model: str) -> int:
         """Drop the limits learned for a model on every upstream; how many there were."""
-        scopes = [s for s in self._learned if (s.tenant, s.model) == (tenant, model)]
-        dropped = sum(len(self._learned.pop(scope).now(self._now())) for scope in scopes)
-        self._held.clear()
+        dropped = self._forget_here(tenant, model)
         if self._store is None:
             return dropped
         stored = [await self._store.forget_learned(tenant, model, kind.value) for kind in LimitKind]
+        self._forget_here(tenant, model)  # what a chat read of it meanwhile
         return max(dropped, sum(stored))
+
+    def _forget_here(self, tenant: str, model: str) -> int:
+        scopes = [s for s in self._learned if (s.tenant, s.model) == (tenant, model)]
+        self._held.clear()
+        return sum(len(self._learned.pop(scope).now(self._now())) for scope in scopes)
 
     def scopes(self, tenant: str | None = None) -> tuple[Scope, ...]:
         """The models asked for lately in this process, of one tenant or of all."""

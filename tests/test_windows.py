@@ -274,6 +274,21 @@ class TestStore:
         store.answers.set()
         assert (await reading).window_tokens == 32_768
 
+    async def test_and_what_is_read_while_it_is_being_forgotten(
+        self, clock: Clock, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        known = windows(clock, store)
+        await known.learn(SCOPE, REFUSED)
+        forget = store.forget_learned
+
+        async def slowly(tenant: str, model: str, kind: str | None = None) -> int:
+            await known.prepare(SCOPE)
+            return await forget(tenant, model, kind)
+
+        monkeypatch.setattr(store, "forget_learned", slowly)
+        assert await known.forget("t", "m") == 1
+        assert known.effective(SCOPE).window_tokens == 32_768
+
     async def test_while_it_is_down_memory_holds(self, clock: Clock, store: MemoryStore) -> None:
         known = windows(clock, store)
         store.down = True
