@@ -41,16 +41,18 @@ class ContentRows:
         )
 
     async def add(
-        self, connection: AsyncConnection, tenant: str, bodies: Mapping[bytes, bytes]
+        self, connection: AsyncConnection, of_tenants: Mapping[str, Mapping[bytes, bytes]]
     ) -> None:
         """Those that are not there yet. Long ones are not sent only to find that out."""
-        missing = set(bodies)
-        asked = sorted(bodies) if sum(map(len, bodies.values())) > ASK_OVER_BYTES else []
-        for part in in_parts(asked, IN_LIST):
-            missing.difference_update(
-                key for (key,) in await _STORED_KEYS.rows(connection, tenant, part)
-            )
-        rows = [(tenant, key, len(bodies[key]), bodies[key]) for key in sorted(missing)]
+        rows: list[tuple[str, bytes, int, bytes]] = []
+        for tenant, bodies in of_tenants.items():
+            missing = set(bodies)
+            asked = sorted(bodies) if sum(map(len, bodies.values())) > ASK_OVER_BYTES else []
+            for part in in_parts(asked, IN_LIST):
+                missing.difference_update(
+                    key for (key,) in await _STORED_KEYS.rows(connection, tenant, part)
+                )
+            rows += [(tenant, key, len(bodies[key]), bodies[key]) for key in sorted(missing)]
         await self._new.write(connection, rows)
 
     async def refer(

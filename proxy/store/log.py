@@ -11,6 +11,7 @@ import json
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,7 +23,7 @@ from proxy.store.contents import ContentRows, drop_references, drop_unreferenced
 from proxy.store.database import IN_LIST, Database, in_parts
 from proxy.store.replacements import ReplacementRows
 from proxy.store.rows import Lookup, Rows
-from proxy.store.schema import Name, conversations, events, extras, segments
+from proxy.store.schema import Name, conversations, events, extras, segments, stored_name
 from proxy.store.segments import STAMP_SECONDS, End, NewSegment, Packed, Plan, content_key, pack
 from proxy.store.store import Batch, Event, Turn
 
@@ -72,6 +73,9 @@ _OF_LAST_REQUEST = (
 )
 _ENCODER = msgspec.json.Encoder(enc_hook=str)
 _EVENT_COLUMNS = ("id", "tenant", "conversation", "kind", "time", "bytes", "data")
+
+
+_New = tuple[str, bytes, NewSegment]  # behind its tenant and its end
 
 
 @dataclass(slots=True)
@@ -132,9 +136,7 @@ class LogWriter:
 
         async def work(connection: AsyncConnection) -> tuple[bool, Collection[str]]:
             await self._database.lock(connection, LOG_LOCK)
-            whole = True
-            for tenant, things in tenants.items():
-                whole &= await self._write_histories(connection, tenant, things, secret)
+            whole = await self._write_histories(connection, tenants, secret)
             await self._write_conversations(connection, tenants)
             touched = await self._replacement_rows.touch_used(connection)
             await self._new_events.write(connection, [_event_row(event) for event in batch.events])
@@ -160,11 +162,14 @@ class LogWriter:
                 self._stamps.put((tenant, conversation, key), seen)
 
     def _sorted_out(self, batch: Batch, secret: bytes) -> dict[str, _Tenant]:
+        """By the names that tenants have in the database, where two may have the same."""
         tenants: dict[str, _Tenant] = {}
+        as_sent: dict[str, _Tenant] = {}
         for turn in batch.turns:
-            things = tenants.get(turn.tenant)
+            things = as_sent.get(turn.tenant)
             if things is None:
-                things = tenants[turn.tenant] = _Tenant()
+                things = tenants.setdefault(stored_name(turn.tenant), _Tenant())
+                as_sent[turn.tenant] = things
             if turn.last_fingerprint:
                 things.turns.append(turn)
             keys = []
@@ -188,56 +193,60 @@ class LogWriter:
         return tenants
 
     async def _write_histories(
-        self, connection: AsyncConnection, tenant: str, things: _Tenant, secret: bytes
+        self, connection: AsyncConnection, tenants: Mapping[str, _Tenant], secret: bytes
     ) -> bool:
         """Whether every history in the batch is now there from its first message on."""
-        plan = Plan(await _stored_ends(connection, tenant, things.turns))
+        plans: dict[str, Plan] = {}
         whole = True
-        for turn in things.turns:
-            whole &= plan.add(turn)
-        new = plan.new
-        if _size_bytes([each.turn for each in new.values()]) > OFF_LOOP_BYTES:
-            packed = await asyncio.to_thread(self._packed, tenant, new, secret)
+        for tenant, things in tenants.items():
+            plan = plans[tenant] = Plan(await _stored_ends(connection, tenant, things.turns))
+            for turn in things.turns:
+                whole &= plan.add(turn)
+        new = [(tenant, *item) for tenant, plan in plans.items() for item in plan.new.items()]
+        if _size_bytes([each.turn for *_, each in new]) > OFF_LOOP_BYTES:
+            packed = await asyncio.to_thread(self._packed, new, secret)
         else:
-            packed = self._packed(tenant, new, secret)
-        keys = await _drop(connection, tenant, plan.replaced)
-        bodies = {key: things.bodies[key] for _, key in things.extras}
-        for each in packed.values():
-            bodies.update(each.contents)
-        await self._contents.add(connection, tenant, bodies)
-        await self._contents.refer(
-            connection,
-            [(tenant, key, last) for last, each in packed.items() for key in each.contents],
-        )
-        await self._new_segments.write(
-            connection,
-            [_segment_row(tenant, last, each, packed.get(last)) for last, each in new.items()],
-        )
-        if plan.renewed:
-            renewed = [
-                {"of_tenant": tenant, "of_last": last, "new_seen": plan.seen(last)}
-                for last in sorted(plan.renewed)
-            ]
+            packed = self._packed(new, secret)
+        dropped: list[tuple[str, bytes]] = []
+        for tenant, plan in plans.items():
+            dropped += await _drop(connection, tenant, plan.replaced)
+        bodies = {tenant: dict(things.bodies) for tenant, things in tenants.items()}
+        references: list[tuple[str, bytes, bytes]] = []
+        for (tenant, last, _), parts in zip(new, packed, strict=True):
+            if parts is not None:
+                bodies[tenant].update(parts.contents)
+                references += [(tenant, key, last) for key in parts.contents]
+        await self._contents.add(connection, bodies)
+        await self._contents.refer(connection, references)
+        await self._new_segments.write(connection, list(map(_segment_row, new, packed)))
+        renewed = [
+            {"of_tenant": tenant, "of_last": last, "new_seen": plan.seen(last)}
+            for tenant, plan in plans.items()
+            for last in sorted(plan.renewed)
+        ]
+        if renewed:
             await connection.execute(_RENEW, renewed)
-        await drop_unreferenced(connection, keys)
+        await drop_unreferenced(connection, dropped)
         return whole
 
-    def _packed(
-        self, tenant: str, new: Mapping[bytes, NewSegment], secret: bytes
-    ) -> dict[bytes, Packed]:
-        """By their ends, those segments that have text."""
+    def _packed(self, new: Sequence[_New], secret: bytes) -> list[Packed | None]:
+        """One of each, None where no text is kept."""
+        packed: list[Packed | None] = []
+        for tenant, _, each in new:
+            bodies = each.turn.bodies
+            if bodies is None:
+                packed.append(None)
+            else:
+                is_repeated = partial(self._is_repeated, tenant)
+                packed.append(pack(bodies[each.first :], secret, is_repeated))
+        return packed
 
-        def is_repeated(body: bytes) -> bool:
-            hashed = hash((tenant, body))
-            known = hashed in self._written
-            self._written.put(hashed, None)
-            return known
-
-        return {
-            last: pack(each.turn.bodies[each.first :], secret, is_repeated)
-            for last, each in new.items()
-            if each.turn.bodies is not None
-        }
+    def _is_repeated(self, tenant: str, body: bytes) -> bool:
+        """Whether it was written lately; now it is."""
+        hashed = hash((tenant, body))
+        known = hashed in self._written
+        self._written.put(hashed, None)
+        return known
 
     async def _write_conversations(
         self, connection: AsyncConnection, tenants: Mapping[str, _Tenant]
@@ -308,16 +317,15 @@ def _size_bytes(turns: Collection[Turn]) -> int:
     )
 
 
-def _segment_row(
-    tenant: str, last: bytes, new: NewSegment, packed: Packed | None
-) -> tuple[Any, ...]:
-    end, turn = new.end, new.turn
-    fingerprints = b"".join(turn.fingerprints[new.first :])
+def _segment_row(new: _New, packed: Packed | None) -> tuple[Any, ...]:
+    tenant, last, segment = new
+    end, turn, first = segment.end, segment.turn, segment.first
+    fingerprints = b"".join(turn.fingerprints[first:])
     return (
         tenant,
         turn.conversation,
         end.start,
-        len(turn.fingerprints) - new.first,
+        len(turn.fingerprints) - first,
         last,
         end.parent,
         end.seen,

@@ -45,7 +45,7 @@ async def test_what_is_there_is_not_added_again(
 
     async def work(connection: AsyncConnection) -> None:
         for some in ({}, {KEYS[0]: BODIES[KEYS[0]]}, BODIES, {KEYS[0]: b"another"}):
-            await rows.add(connection, "t", some)
+            await rows.add(connection, {"t": some})
 
     await database.write(work)
     assert await kept(database) == BODIES
@@ -60,8 +60,7 @@ async def test_it_goes_with_the_last_that_refers_to_it(
     rows = ContentRows(database)
 
     async def fill(connection: AsyncConnection) -> None:
-        for tenant in ("t", "other"):
-            await rows.add(connection, tenant, BODIES)
+        await rows.add(connection, {"t": BODIES, "other": BODIES})
         here = [("t", key, ENDS[0]) for key in KEYS]
         await rows.refer(connection, [*here, ("t", KEYS[0], ENDS[1])])
         await rows.refer(connection, here[:1])

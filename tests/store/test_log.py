@@ -90,6 +90,20 @@ class TestHistory:
         assert [count.messages for count in counts] == [3, 3, 6]
         assert await history(store, same) == same
 
+    async def test_tenants_of_one_batch_do_not_share_and_may_be_called_alike(
+        self, store: SqlStore
+    ) -> None:
+        """The first two have one name in the database, where NUL cannot stand."""
+        tenants, long = ["a\0", "a\ufffd", "b"], ["long " * INLINE_BYTES] * 2
+        turns = [turn_of(long, tenant=tenant, head=b"[]") for tenant in tenants]
+        await store.write(Batch(turns=turns))
+        await store.write(Batch(turns=[turn_of([*long, "more"], tenant=each) for each in tenants]))
+        for tenant in tenants:
+            assert await history(store, [*long, "more"], tenant=tenant) == [*long, "more"]
+            assert (await store.counts(tenant)).messages == 3
+            assert (await store.counts(tenant)).contents == 2
+        assert (await store.counts(None)).messages == 6
+
     async def test_a_long_message_is_a_content_once_it_comes_again(self, store: SqlStore) -> None:
         long, kept = "long " * INLINE_BYTES, []
         for number in range(4):
