@@ -198,9 +198,9 @@ def _units(
         while index < end:
             end = max(end, reach[index])
             index += 1
-        while end < len(history) and is_result(history[end]) and end not in found:
+        while end < len(history) and end not in found and is_result(history[end]):
             end += 1
-        waits = not still_open.isdisjoint(range(start, end))
+        waits = bool(still_open) and not still_open.isdisjoint(range(start, end))
         units.append(Unit(start, end, waits))
         start = end
     return units
