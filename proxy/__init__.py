@@ -3,6 +3,7 @@
 A request's way, outside in. Imports point down; every module opens with its law.
 
 cli*, settings*          commands and settings; the only ones that read files and the environment
+header_limit, shared_*   what Tidegate adds to uvicorn: a bound on heads, workers that share
 app, assembly            the ASGI application, and which parts it is built from
 routes, incoming, relay  the HTTP edge: bytes to a chat or to the relay, a reply's bytes back
 callers, beginnings      what heads and bodies say, known ones from memory; `wire` reads JSON
