@@ -1,12 +1,15 @@
 """Uvicorn's HTTP over httptools, with a bound on what stands before a body: it has none itself, and
 would gather a header for as long as a client sends it."""
 
+import asyncio
 import json
 from collections.abc import Callable
+from typing import cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from proxy.answers import HEADERS_TOO_LARGE
+from proxy.joined_head import JoiningTransport
 
 # nginx takes 32 KiB in all by default, Node 16 KiB; cookies and long keys fit well.
 MAX_HEAD_BYTES = 64 * 1024
@@ -26,6 +29,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     """One connection of a client. `when_lost` is called at its end."""
 
     when_lost: Callable[[], None] | None = None
+    _joining: JoiningTransport
     _in_head = True
     _waiting_bytes = 0
     _at_most_bytes = 0  # that the head can have, by what was received since it began
@@ -43,6 +47,11 @@ class BoundedHeadProtocol(HttpToolsProtocol):
             self._waiting_bytes += len(data)
             if self._waiting_bytes > MAX_HEAD_BYTES:
                 self._refuse()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A client is there."""
+        self._joining = JoiningTransport(transport, self.loop)
+        super().connection_made(cast(asyncio.Transport, self._joining))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The end of the connection, whoever closed it."""
@@ -69,6 +78,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
                 self._refuse()
                 raise HeadTooLarge
         super().on_headers_complete()
+        self._joining.head_is_next = True
 
     def send_400_response(self, msg: str) -> None:
         """For what the parser does not take; it stops as well where we do."""
