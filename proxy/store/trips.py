@@ -64,9 +64,28 @@ class _Cursor(AsyncAdapt_aiosqlite_cursor):
 
 
 class _Connection(AsyncAdapt_aiosqlite_connection):
-    __slots__ = ()
+    """Takes no trip to roll back when nothing was asked since a commit, as the pool does each time
+    that a connection comes back."""
+
+    __slots__ = ("_is_clean",)
 
     _cursor_cls: Any = _Cursor
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._is_clean = False
+
+    def cursor(self, server_side: bool = False) -> Any:
+        self._is_clean = False
+        return super().cursor(server_side)
+
+    def commit(self) -> None:
+        super().commit()
+        self._is_clean = True
+
+    def rollback(self) -> None:
+        if not self._is_clean:
+            super().rollback()
 
 
 class Trips(AsyncAdapt_aiosqlite_dbapi):

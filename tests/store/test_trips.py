@@ -55,19 +55,33 @@ async def test_what_fails_is_undone_and_told(engine: AsyncEngine) -> None:
         assert (await connection.execute(text("SELECT count(*) FROM t"))).scalar_one() == 0
 
 
-async def test_it_is_one_trip(tmp_path: Path) -> None:
+async def test_it_is_one_trip_and_none_undoes_what_was_committed(tmp_path: Path) -> None:
     engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/t.db", module=Trips())
+    trips: list[str] = []
     async with engine.connect() as connection:
         driver: Any = (await connection.get_raw_connection()).driver_connection
-        trips: list[str] = []
-        usual = driver._execute
+    usual = driver._execute
 
-        async def counted(run: Any, *arguments: Any) -> Any:
-            trips.append(run.__name__)
-            return await usual(run, *arguments)
+    async def counted(run: Any, *arguments: Any) -> Any:
+        trips.append(run.__name__)
+        return await usual(run, *arguments)
 
-        driver._execute = counted
+    driver._execute = counted
+    async with engine.begin() as connection:
         assert (await connection.exec_driver_sql("SELECT 1")).all() == [(1,)]
-        assert trips == ["_execute"]
-        del driver._execute
+    assert trips == ["_execute", "commit"]
+    async with engine.connect() as connection:
+        await connection.exec_driver_sql("SELECT 1")
+    assert trips == ["_execute", "commit", "_execute", "rollback"]
+    del driver._execute
     await engine.dispose()
+
+
+async def test_what_follows_a_commit_is_undone_without_another(engine: AsyncEngine) -> None:
+    async with engine.connect() as connection:
+        await connection.commit()
+        await filled(connection)
+        await connection.commit()
+        await connection.execute(text("DELETE FROM t"))
+    async with engine.connect() as connection:
+        assert (await connection.execute(text("SELECT count(*) FROM t"))).scalar_one() == 5
