@@ -30,8 +30,9 @@ from proxy.core.messages import Message
 from proxy.core.tool_text import EXTRA_FIELDS, extra_texts
 from proxy.image_sizes import part_size
 
-CACHE_ENTRIES = 32_768
-"""Messages remembered: about 9 MB, and 150 conversations of 200 messages. Chosen."""
+CACHE_ENTRIES = 16_384
+"""Messages remembered: about 5 MB, and 80 conversations of 200 messages beside those whose counts
+are kept with their readings. Chosen."""
 
 EXTRAS_CACHE_ENTRIES = 1024
 """Sets of tools remembered; an agent sends the same set on every turn."""

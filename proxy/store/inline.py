@@ -14,6 +14,8 @@ from sqlalchemy import Select
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine.interfaces import Dialect
 
+CACHE_KIB = 512  # what it lacks is in the system's own cache
+
 _DIALECT: Dialect = sqlite.dialect(paramstyle="named")
 
 
@@ -58,6 +60,7 @@ class InlineReader:
             isolation_level=None,
             check_same_thread=False,
         )
+        self._connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
         return self._connection
 
 
