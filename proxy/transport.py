@@ -71,6 +71,7 @@ class ReplyStream:
         self._between_seconds = between_seconds
         self._loop = asyncio.get_running_loop()
         self._waiting_since: float | None = None
+        self._given_up_since: float | None = None  # when a read that was cancelled had begun
         self._next_look: asyncio.TimerHandle | None = None
         self._protocol: ResponseHandler | None = None
         self._lost: asyncio.Future[None] | None = None
@@ -96,11 +97,17 @@ class ReplyStream:
             chunk = await self._content.readany()
             self._time_gaps(protocol)
             return chunk
-        self._waiting_since = self._loop.time()
+        given_up = self._given_up_since  # nothing came since, or it is at hand now
+        self._waiting_since = since = self._loop.time() if given_up is None else given_up
         try:
-            return await self._content.readany()
+            chunk = await self._content.readany()
+        except asyncio.CancelledError:
+            self._given_up_since = since
+            raise
         finally:
             self._waiting_since = None
+        self._given_up_since = None
+        return chunk
 
     async def aclose(self) -> None:
         """Gives the connection back after a whole body, closes it otherwise. Never waits."""

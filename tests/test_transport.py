@@ -253,6 +253,29 @@ class TestReplies:
             with pytest.raises(aiohttp.SocketTimeoutError):
                 await read(response)
 
+    async def test_a_gap_goes_on_when_its_reader_is_cancelled_and_comes_back(self) -> None:
+        def handler(connection: RawConnection) -> None:
+            connection.read_head()
+            connection.send(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nx")
+            connection.wait_closed()
+
+        limits = Timeouts(first_byte_seconds=5, between_bytes_seconds=0.3)
+        async with RawProvider(handler) as provider, limited(limits) as transport:
+            response = await transport.send(request(provider.url))
+            assert await response.stream.read() == b"x"
+            ended = False
+            for _ in range(60):
+                try:
+                    async with asyncio.timeout(0.05):
+                        await response.stream.read()
+                except aiohttp.SocketTimeoutError:
+                    ended = True
+                    break
+                except TimeoutError:
+                    continue
+            await response.stream.aclose()
+        assert ended
+
     async def test_a_body_that_takes_longer_than_the_limit_without_a_long_gap_is_whole(
         self,
     ) -> None:
