@@ -122,14 +122,12 @@ class Conversations:
 
         Should the log have lost it, it asks for all of the history again.
         """
-        start = self._store.unlogged(tenant, chain)
         now = time.monotonic()
-        for position in range(len(chain), max(start, len(chain) - RECENT_MESSAGES), -1):
-            if self._told.get((tenant, chain[position - 1]), now) > now:
-                start = position
-                break
+        recent = range(len(chain), max(0, len(chain) - RECENT_MESSAGES), -1)
+        told = next((p for p in recent if self._told.get((tenant, chain[p - 1]), now) > now), 0)
         self._told.put((tenant, chain[-1]), now + TOLD_SECONDS)
-        return start
+        # Behind what was told there are few messages to be looked for, of however long a chain.
+        return told + self._store.unlogged(tenant, chain[told:])
 
 
 def _gauge(turn: Turn) -> dict[str, int | str | None]:

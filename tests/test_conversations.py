@@ -155,6 +155,20 @@ class TestWhatTheLogIsTold:
         assert (second.start, second.parent) == (5, first.last_fingerprint)
         assert len(second.fingerprints) == len(second.bodies or ()) == 2
 
+    async def test_only_what_is_new_behind_what_was_told_or_is_stored(self, tmp_path: Path) -> None:
+        """Whichever reaches further: the log may not have written what it was told."""
+        async with bench(tmp_path) as made:
+            named = Named(made)
+            await named.ask(talk(2, 20))
+            await named.ask(GROWN)
+            assert [(t.start, len(t.bodies or ())) for t in named.logged] == [(0, 5), (5, 2)]
+            longer = [*GROWN, assistant("x"), user("y")]
+            other = Named(made)
+            await other.ask(longer)
+            await made.store.write(Batch(turns=other.logged))
+            await named.ask([*longer, assistant("z"), user("end")])
+        assert (named.logged[-1].start, len(named.logged[-1].bodies or ())) == (9, 2)
+
     async def test_labels_are_kept_for_people(self, tmp_path: Path) -> None:
         async with bench(tmp_path) as made:
             named = Named(made)
