@@ -4,8 +4,8 @@
     python -m tests.benchmarks [--quick] [--rounds N] [--only NAME ...] [--work TEXT ...]
 
 The load and the provider run on the first core, whatever is measured on the second (`tidegate x2`
-on both). Rounds are interleaved: each target does each piece of work once a round, and those that
-are not being measured are stopped. Figures are medians of the rounds. Linux, two cores or more.
+on both). Rounds are interleaved: each piece of work is done by one target after the other, and
+those that are not being measured are stopped. Figures are medians of the rounds. Linux, two cores or more.
 """
 
 import argparse
@@ -100,14 +100,16 @@ class Bench:
         return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
 
     def round(self, works: Sequence[Work]) -> None:
-        for target, (port, process) in self._running.items():
-            if process is not None:
-                process.resume()
-            for piece in works:
+        """Each piece of work by every target in turn: a machine that is faster now and slower in a
+        minute, as virtual ones are, is so for all of them."""
+        for piece in works:
+            for target, (port, process) in self._running.items():
+                if process is not None:
+                    process.resume()
                 self._measure(piece, target, port, process)
-            if process is not None:
-                self.results.memory_bytes[target.name] = process.memory_bytes()
-                process.pause()
+                if process is not None:
+                    self.results.memory_bytes[target.name] = process.memory_bytes()
+                    process.pause()
 
     def _measure(self, piece: Work, target: Target, port: int, process: Measured | None) -> None:
         full = (piece.slow_requests or piece.requests // 5) if target.slow else piece.requests
