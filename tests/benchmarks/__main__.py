@@ -5,7 +5,8 @@
 
 The load and the provider run on the first core, whatever is measured on the second (`tidegate x2`
 on both). Rounds are interleaved: each piece of work is done by one target after the other, and
-those that are not being measured are stopped. Figures are medians of the rounds. Linux, two cores or more.
+those that are not being measured are stopped. Figures are medians of the rounds. Linux, two cores
+or more.
 """
 
 import argparse
