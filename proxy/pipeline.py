@@ -78,9 +78,7 @@ class Pipeline:
         try:
             turn = await self._prepared(request, caller, allowance, own_work, run)
         except Exception:
-            log.exception(
-                "preparing a request failed, sent as it came upstream=%s", caller.upstream.name
-            )
+            log.exception("not prepared, sent as it came upstream=%s", caller.upstream.name)
             untouched = provider_request(caller, request.body, identity=own_work.answering)
             return Outcome(await self._provider.send(untouched))
         sent = await self._sent(turn, own_work)

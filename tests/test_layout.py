@@ -16,7 +16,7 @@ from proxy.settings_reference import all_settings, markdown_table
 ROOT = Path(__file__).parent.parent
 PROXY, TESTS, README = ROOT / "proxy", ROOT / "tests", ROOT / "README.md"
 MODULES = sorted(path for path in PROXY.rglob("*.py") if path.name != "__init__.py")
-MAX_MODULE_LINES, MAX_FUNCTION_LINES, MAX_PIPELINE_LINES = 400, 60, 250
+MAX_MODULE_LINES, MAX_FUNCTION_LINES, MAX_PIPELINE_LINES = 400, 60, 249
 BANNED_IN_CORE = {"httpx", "aiohttp", "sqlalchemy", "asyncio", "time", "random", "logging"}
 # Tests of the whole, which mirror no module.
 WHOLE = {"test_deploy", "test_layout", "test_packaging", "test_readme"}
