@@ -12,6 +12,7 @@ from starlette.types import Scope
 
 from proxy.codings import codings_of
 from proxy.core.errors import InvalidRequest
+from proxy.core.newest import Newest
 from proxy.relay import CHAT_PATH_ENDING, Caller, RelayRules, Upstream, read_caller
 from proxy.tenants import Headers, identify
 from proxy.wire import MAX_MODEL_CHARS
@@ -43,7 +44,7 @@ class Callers:
         """All callers start out at this upstream."""
         self._rules = rules
         self._upstream = upstream
-        self._heads: dict[tuple[Any, ...], Head] = {}
+        self._heads: Newest[tuple[Any, ...], Head] = Newest(HEADS_REMEMBERED)
 
     def read(self, scope: Scope) -> tuple[Head, bytes]:
         """The head, and the Content-Length as sent, b"" for none.
@@ -94,11 +95,8 @@ class Callers:
     def _remember(self, key: tuple[Any, ...], head: Head) -> None:
         _, path, query, *headers = key
         size_bytes = len(path) + len(query) + sum(len(n) + len(v) for n, v in headers)
-        if size_bytes > MAX_REMEMBERED_BYTES:
-            return
-        if len(self._heads) >= HEADS_REMEMBERED:
-            del self._heads[next(iter(self._heads))]
-        self._heads[key] = head
+        if size_bytes <= MAX_REMEMBERED_BYTES:
+            self._heads.put(key, head)
 
 
 def _deployment(path: bytes) -> str:

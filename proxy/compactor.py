@@ -34,7 +34,7 @@ from proxy.core.offloading import (
 from proxy.core.overflow import Refusal
 from proxy.core.pruning import shrink_to
 from proxy.core.replacements import NewReplacement, Replacement, as_if_stored
-from proxy.core.surface import RANGE_KINDS, planned_ids
+from proxy.core.surface import RANGE_KINDS
 from proxy.events import EventLog
 from proxy.history_watch import HistoryWatch
 from proxy.image_memory import remember_refusal
@@ -182,15 +182,7 @@ class Compactor:
         if not new:
             return turn
         try:
-            rows: Sequence[Replacement] = await self._store.commit(
-                turn.scope,
-                turn.root,
-                turn.chain,
-                planned_on=planned_ids(turn.applied),
-                new=new,
-                lease=None,
-                conversation=turn.conversation,
-            )
+            rows: Sequence[Replacement] = await self._runs.commit(turn, new)
         except HistoryChanged:
             return await self._surfaces.refresh(turn)
         except StoreUnavailable:

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from proxy.core.errors import StoreUnavailable
 from proxy.store.originals import without_images
+from proxy.store.segments import text_bytes
 from proxy.store.store import Batch, Event, StoreRefused, Turn
 
 logger = logging.getLogger(__name__)
@@ -208,8 +209,7 @@ class Journal:
 
 
 def _size_bytes(turn: Turn) -> int:
-    texts = sum(map(len, turn.bodies or ())) + len(turn.head or b"") + len(turn.tools or b"")
-    return ENTRY_BYTES + 100 * len(turn.fingerprints) + texts
+    return ENTRY_BYTES + 100 * len(turn.fingerprints) + text_bytes(turn)
 
 
 def _without_images(entries: list[Entry], key: bytes) -> list[Entry]:

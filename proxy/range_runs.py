@@ -277,7 +277,7 @@ class RangeRuns:
         if not job.by_hand and trigger is not None and after_tokens * 100 >= trigger * 90:
             writing += _backoff(job, after)
         try:
-            rows = await self._commit(turn, writing, lease)
+            rows = await self.commit(turn, writing, lease)
         except HistoryChanged:
             return RunChanged(outcome.failed_calls), "history_changed"
         self._events.replaced(turn, after, rows)
@@ -293,13 +293,14 @@ class RangeRuns:
         if not backoff:
             return
         try:
-            await self._commit(job.turn, backoff, None)
+            await self.commit(job.turn, backoff)
         except (HistoryChanged, StoreUnavailable):
             log.info("backoff not recorded conversation=%s", job.turn.conversation)
 
-    async def _commit(
-        self, turn: Turn, new: Sequence[NewReplacement], lease: Lease | None
+    async def commit(
+        self, turn: Turn, new: Sequence[NewReplacement], lease: Lease | None = None
     ) -> tuple[Replacement, ...]:
+        """Store what was planned on the turn; raises as the store's own `commit`."""
         return await self._store.commit(
             turn.scope,
             turn.root,

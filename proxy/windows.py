@@ -118,7 +118,7 @@ class Windows:
         self._now = now
         self._learned: Newest[Scope, _Learned] = Newest(MAX_SCOPES)
         # Dropped by whoever changes what was learned: see `_note`.
-        self._held: dict[Scope, _Held] = {}
+        self._held: Newest[Scope, _Held] = Newest(MAX_SCOPES)
         self._warned: LRUCache[tuple[Scope, LimitKind, int], None] = LRUCache(MAX_SCOPES)
         self._book = ListingBook(provider_of=self._catalogue.provider_of, now=now)
 
@@ -166,9 +166,7 @@ class Windows:
             if self._store is not None:
                 ends = [known.read_at + LEARNED_REFRESH_SECONDS]
             ends += [until for _, until in known.limits.values() if until > now]
-        if len(self._held) >= MAX_SCOPES:
-            self._held.clear()
-        self._held[scope] = _Held(limits, min(ends), self._book.version)
+        self._held.put(scope, _Held(limits, min(ends), self._book.version))
 
     def _note(self, scope: Scope, learned: _Learned) -> None:
         self._learned.put(scope, learned)

@@ -24,7 +24,16 @@ from proxy.store.database import IN_LIST, Database, in_parts
 from proxy.store.replacements import ReplacementRows
 from proxy.store.rows import Lookup, Rows
 from proxy.store.schema import Name, conversations, events, extras, segments, stored_name
-from proxy.store.segments import STAMP_SECONDS, End, NewSegment, Packed, Plan, content_key, pack
+from proxy.store.segments import (
+    STAMP_SECONDS,
+    End,
+    NewSegment,
+    Packed,
+    Plan,
+    content_key,
+    pack,
+    text_bytes,
+)
 from proxy.store.store import Batch, Event, Turn
 
 if TYPE_CHECKING:
@@ -129,7 +138,7 @@ class LogWriter:
     async def write(self, batch: Batch) -> None:
         """One transaction for all of it."""
         secret = await self._secret(CONTENT_SECRET)
-        if _size_bytes(batch.turns) > OFF_LOOP_BYTES:
+        if sum(map(text_bytes, batch.turns)) > OFF_LOOP_BYTES:
             tenants = await asyncio.to_thread(self._sorted_out, batch, secret)
         else:
             tenants = self._sorted_out(batch, secret)
@@ -203,7 +212,7 @@ class LogWriter:
             for turn in things.turns:
                 whole &= plan.add(turn)
         new = [(tenant, *item) for tenant, plan in plans.items() for item in plan.new.items()]
-        if _size_bytes([each.turn for *_, each in new]) > OFF_LOOP_BYTES:
+        if sum(text_bytes(each.turn) for *_, each in new) > OFF_LOOP_BYTES:
             packed = await asyncio.to_thread(self._packed, new, secret)
         else:
             packed = self._packed(new, secret)
@@ -307,13 +316,6 @@ def _newer(insertion: "postgresql.Insert") -> "postgresql.Insert":
         index_elements=["tenant", "id"],
         set_={name: insertion.excluded[name] for name in _OF_LAST_REQUEST},
         where=insertion.excluded.seen_at >= conversations.c.seen_at,
-    )
-
-
-def _size_bytes(turns: Collection[Turn]) -> int:
-    return sum(
-        len(turn.head or b"") + len(turn.tools or b"") + sum(map(len, turn.bodies or ()))
-        for turn in turns
     )
 
 

@@ -32,6 +32,11 @@ class Packed:
     contents: Mapping[bytes, bytes]
 
 
+def text_bytes(turn: Turn) -> int:
+    """How much text a turn brings: messages, head and tools."""
+    return sum(map(len, turn.bodies or ())) + len(turn.head or b"") + len(turn.tools or b"")
+
+
 def content_key(body: bytes, secret: bytes) -> bytes:
     """A content's name: keyed, because short texts can be guessed from a plain hash."""
     return hashlib.blake2b(body, key=secret, digest_size=KEY_BYTES).digest()
