@@ -1,6 +1,7 @@
 """From a request to a priced surface: fingerprints, stored replacements, fold, weight. Messages
 seen on an earlier turn are neither hashed nor tokenised again."""
 
+import itertools
 import logging
 from collections.abc import Iterable, Sequence
 
@@ -183,11 +184,8 @@ class Surfaces:
         if turn.surface.replaced:
             items = await self._item_counts(turn, history)
         extras = await self._meter.measure_extras(request.params, model, fields=request.fields)
-        client_tokens = extras + head + sum(history)
-        counted = Counted(
-            client_tokens=client_tokens,
-            surface_tokens=client_tokens if items is history else extras + head + sum(items),
-        )
+        fixed = extras + head
+        counted = Counted(client_tokens=fixed + sum(history), surface_tokens=fixed + sum(items))
         ratio = self._anchors.ratio(turn.scope)
         view = View(
             history=turn.reading.history,
@@ -197,7 +195,7 @@ class Surfaces:
             surface=turn.surface,
             item_counts=items,
             history_counts=history,
-            fixed_tokens=scaled(extras + head, ratio),
+            fixed_tokens=scaled(fixed, ratio),
             total_tokens=self._anchors.total(self.sent(turn, counted)),
             ratio=ratio,
         )
@@ -248,9 +246,8 @@ class Surfaces:
 
     def bound(self, turn: Turn) -> int:
         """No count of what would be forwarded can exceed this: bytes, and the price of images."""
-        items = turn.surface.items if turn.request.has_media else ()
-        messages = (*turn.request.head, *(item.message for item in items))
-        return self._bound(turn, messages, turn.body_bytes)
+        shown = (item.message for item in turn.surface.items)
+        return self._bound(turn, itertools.chain(turn.request.head, shown), turn.body_bytes)
 
     def bound_as_sent(self, turn: Turn) -> int | None:
         """The same of what the client sent, None where that is what would be forwarded."""
